@@ -1,28 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every collective of harp.torch gives what Gloo gives, see programs/conformance.py."""
+"""Every collective of harp.torch gives what Gloo gives: the short form of tools/jobs conformance,
+and its long form with HARP_TEST_FULL=1."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from torch_tests import PROGRAMS
+from click.testing import CliRunner
 
-from tools.hosts.lab import Lab
-from tools.hosts.torch_job import end_well, sites, torch_job
 from tools.hosts.torch_mark import needs_torch
+from tools.measure.jobs.command import main
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
+SHORT = () if FULL else ("--short", "--group", "2", "--group", "3", "--group", "4")
+
+pytestmark = [needs_torch, pytest.mark.slow, pytest.mark.timeout(7300 if FULL else 300)]
 
 
-@needs_torch
-@pytest.mark.slow
-@pytest.mark.timeout(3600 if FULL else 300)
-def test_results_are_those_of_gloo(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
-    places = sites(tmp_path, make_lab(hosts=4), 4)
-    with torch_job(places, PROGRAMS / "conformance.py", "full" if FULL else "short") as ranks:
-        end_well(ranks, 3500 if FULL else 280)
-        told = [line for rank in ranks for line in rank.printed]
-        assert sum("results compared, 0 wrong" in line for line in told) == 4, told
+def test_results_are_those_of_gloo() -> None:
+    done = CliRunner().invoke(main, ["conformance", *SHORT])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_changed_result_is_told() -> None:
+    done = CliRunner().invoke(main, ["conformance", "--inject-wrong", "--group", "2"])
+    assert done.exit_code == 1
+    assert "wrong: rank 0: " in done.output and "2 results differ" in done.output, done.output

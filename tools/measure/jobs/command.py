@@ -7,13 +7,25 @@ import click
 
 from tools.measure.jobs.all_reduce import all_reduce
 from tools.measure.jobs.compression import compression
+from tools.measure.jobs.conformance import conformance
 from tools.measure.jobs.ddp import ddp
 from tools.measure.jobs.faults import faults
 from tools.measure.jobs.fsdp import fsdp
 from tools.measure.jobs.recommender import recommender
 from tools.measure.jobs.synthetic import synthetic
+from tools.measure.jobs.torch_tests import torch_tests
 
-JOBS = (all_reduce, ddp, fsdp, synthetic, compression, recommender, faults)
+JOBS = (
+    all_reduce,
+    ddp,
+    fsdp,
+    synthetic,
+    compression,
+    recommender,
+    faults,
+    conformance,
+    torch_tests,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

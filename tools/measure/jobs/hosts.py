@@ -22,7 +22,7 @@ from tools.measure.records import describe_host
 PROGRAMS = Path(__file__).with_name("programs")
 SCHEMA = "harp.jobs/1"
 JOB_LIMIT_S = 900
-PACKAGES = {"torch": "torch", "sklearn": "scikit-learn"}  # a module, and its name for pip
+PACKAGES = {"sklearn": "scikit-learn"}  # modules whose name for pip is another one
 
 wire_option: Decorator = click.option(
     "--wire", default="veth-1500", show_default=True, help="Wire of the lab."
@@ -43,7 +43,7 @@ def require(*modules: str) -> None:
     """Raises ClickException if a module is missing, with the command that installs it."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
-            package = PACKAGES[module]
+            package = PACKAGES.get(module, module)
             raise click.ClickException(f"no {package} here: .venv/bin/pip install {package}")
 
 
