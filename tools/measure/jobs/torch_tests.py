@@ -19,7 +19,8 @@ from tools.measure.jobs.forks import Forks
 from tools.measure.options import json_option
 from tools.measure.tables import markdown
 
-TEST_S = 150.0  # for one test, on a busy machine
+LOAD_S = 300.0  # for all ranks to load torch's tests, on a busy machine
+TEST_S = 150.0  # for one test
 FOLDERS = ("barrier", "test_dir", "init_dir")  # which torch's tests expect
 ERROR_STATUS = 10  # of torch's class, after an exception
 
@@ -90,7 +91,7 @@ def run_tests(
         program = lab_hosts.PROGRAMS / "torch_tests.py"
         with torch_job(places, program, backend, like) as ranks:
             why = "a rank does not load torch's tests"
-            wait_until(lambda: all(rank.printed for rank in ranks), 2 * START_S, why, ranks)
+            wait_until(lambda: all(rank.printed for rank in ranks), LOAD_S, why, ranks)
             for name, skip in lab_hosts.told(ranks[0])[0]["tests"].items():
                 if (chosen and name not in chosen) or (left is not None and name not in left):
                     continue
