@@ -11,17 +11,10 @@ import random
 import struct
 
 from harp.testing._flow import Flow, FlowStack, TxFrame
-from harp.testing.frames import ACK, FIN, IPPROTO_TCP, PSH, check_frame
+from harp.testing.frames import ACK, FIN, IPPROTO_TCP, PSH, check_frame, checksum
 from harp.testing.wire import Wire, WireError, pattern
 
 ETHERNET_HEADER = 14
-
-
-def checksum(data: bytes) -> int:
-    """The Internet checksum of data in network order (RFC 1071)."""
-    if len(data) % 2:
-        data += b"\0"
-    return (0xFFFF - int.from_bytes(data, "big") % 0xFFFF) % 0xFFFF
 
 
 def _pseudo(ip: bytes, length: int) -> bytes:

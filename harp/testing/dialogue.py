@@ -31,11 +31,11 @@ from typing import Any, NoReturn
 
 from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import ARP, Ether
-from scapy.packet import Packet
+from scapy.packet import NoPayload, Packet, Raw
 
 from harp.observe.pcapng import write_pcapng
 from harp.testing._stack import LINK_ETHERNET, LINK_IP, Socket, Stack
-from harp.testing.frames import BadFrame, Segment, check_frame
+from harp.testing.frames import BadFrame, Segment, build_ipv4, check_frame
 from harp.testing.peer import DialogueError, Flow, Sink
 from harp.testing.segments import (
     describe,
@@ -64,6 +64,10 @@ PEER_ADDRESS = "192.0.2.2"
 STACK_MAC = "02:00:5e:00:00:01"
 PEER_MAC = "02:00:5e:00:00:02"
 PEER_PORT = 40000
+_FROM_PEER = bytes.fromhex((STACK_MAC + PEER_MAC).replace(":", "")) + b"\x08\0"  # to an IPv4 packet
+
+# The fields of TCP segments that are built without scapy, which takes a hundred times as long.
+_COMMON = {"sport", "dport", "seq", "ack", "flags", "window", "options"}
 
 # The defaults of a test's stack: common Internet behaviour.
 DEFAULTS: dict[str, Any] = {
@@ -320,9 +324,15 @@ class Dialogue:
         """The frame that `send` sends for a packet."""
         if isinstance(packet, bytes):
             return packet
-        packet = packet.copy()
-        if isinstance(packet, TCP):
-            packet = IP(src=self.peer_address, dst=self.stack_address) / self._absolute(packet)
+        if type(packet) is TCP:
+            fields = self._absolute(packet)
+            if packet.fields.keys() <= _COMMON and type(packet.payload) in (NoPayload, Raw):
+                ip = build_ipv4(self._segment(packet, fields))
+                return _FROM_PEER + ip if self.ethernet else ip
+            packet = packet.copy()
+            for name, value in fields.items():
+                setattr(packet, name, value)
+            packet = IP(src=self.peer_address, dst=self.stack_address) / packet
         if isinstance(packet, ICMP):
             packet = IP(src=self.peer_address, dst=self.stack_address) / packet
         if self.ethernet and isinstance(packet, ARP):
@@ -332,24 +342,36 @@ class Dialogue:
             packet = Ether(src=PEER_MAC, dst=STACK_MAC) / packet
         return bytes(packet)
 
-    def _absolute(self, tcp: Packet) -> Packet:
+    def _segment(self, tcp: Packet, fields: dict[str, Any]) -> Segment:
+        options = tcp.get_field("options").i2m(tcp, fields["options"])
+        return Segment(
+            self.peer_address, self.stack_address, fields["sport"], fields["dport"], fields["seq"],
+            fields["ack"], fields["flags"], fields["window"], options,
+            _load(tcp),
+        )  # fmt: skip
+
+    def _absolute(self, tcp: Packet) -> dict[str, Any]:
+        """The fields of the peer's segment with absolute numbers, and those not given."""
         given = tcp.fields
-        tcp.sport = given.get("sport", self.peer_port)
-        tcp.dport = given.get("dport", self.stack_port)
-        flow = self.flow(tcp.sport, tcp.dport)
-        tcp.flags = given.get("flags", "A")
-        flags = flag_bits(tcp.flags)
+        sport = given.get("sport", self.peer_port)
+        dport = given.get("dport", self.stack_port)
+        flow = self.flow(sport, dport)
+        flags = flag_bits(given["flags"]) if "flags" in given else 0x10
         seq = given.get("seq", flow.snd_nxt)
         ack = given.get("ack", flow.rcv_nxt if flags & 0x10 else 0)
-        tcp.window = given.get("window", self.peer_window)
-        tcp.options = self._peer_options(flow, flags, list(given.get("options", [])))
-        payload = bytes(tcp.payload)
-        end = seq + len(payload) + bool(flags & 0x02) + bool(flags & 0x01)
+        options = self._peer_options(flow, flags, list(given.get("options", [])))
+        end = seq + len(_load(tcp)) + bool(flags & 0x02) + bool(flags & 0x01)
         if not flags & 0x04 and 0 <= seq - flow.snd_nxt <= 65535:
             flow.snd_nxt = max(flow.snd_nxt, end)
-        tcp.seq = (flow.iss + seq) % _MOD
-        tcp.ack = ((flow.irs or 0) + ack) % _MOD if ack or flags & 0x10 else 0
-        return tcp
+        return {
+            "sport": sport,
+            "dport": dport,
+            "seq": (flow.iss + seq) % _MOD,
+            "ack": ((flow.irs or 0) + ack) % _MOD if ack or flags & 0x10 else 0,
+            "flags": flags,
+            "window": given.get("window", self.peer_window),
+            "options": options,
+        }
 
     def _peer_options(self, flow: Flow, flags: int, options: list[Any]) -> list[Any]:
         names = {name for name, _ in options}
@@ -482,10 +504,7 @@ class Dialogue:
 
     def drain(self, until: float | None = None) -> list[Packet]:
         """Returns all queued frames, after running up to `until` (ms)."""
-        if until is not None:
-            self.run(until)
-        else:
-            self._settle()
+        self._catch_up(until)
         packets = []
         while self._queue:
             event = self._queue.popleft()
@@ -496,7 +515,14 @@ class Dialogue:
 
     def ignore(self, until: float | None = None) -> None:
         """Discards all queued frames, after running up to `until` (ms)."""
-        self.drain(until)
+        self._catch_up(until)
+        self._queue.clear()
+
+    def _catch_up(self, until: float | None) -> None:
+        if until is not None:
+            self.run(until)
+        else:
+            self._settle()
 
     def _relative(self, frame: bytes) -> Packet:
         packet = Ether(frame) if self.ethernet else IP(frame)
@@ -561,6 +587,11 @@ class Dialogue:
 
     def _fail(self, message: str) -> NoReturn:
         raise DialogueError(f"{message}\nat {self.now} ms; the trace:\n{self.render()}")
+
+
+def _load(tcp: Packet) -> bytes:
+    """The payload of a script's segment."""
+    return tcp.payload.load if type(tcp.payload) is Raw else bytes(tcp.payload)
 
 
 def _window(window: int | None) -> dict[str, Any]:

@@ -236,5 +236,5 @@ class LinuxDialogue(Dialogue):
     def settle(self) -> None:
         self.run(self._quiet(None))
 
-    def drain(self, until: float | None = None) -> list[Packet]:
-        return super().drain(self._quiet(until))
+    def _catch_up(self, until: float | None) -> None:
+        super()._catch_up(self._quiet(until))

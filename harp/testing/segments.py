@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from scapy.fields import FlagValue
 from scapy.layers.inet import IP, TCP
 from scapy.packet import NoPayload, Packet, Padding, Raw
 
 
 def flag_bits(flags: Any) -> int:
     """TCP flags as a number, from scapy's value or letters."""
-    return int(TCP(flags=flags).flags)
+    return int(flags if isinstance(flags, FlagValue) else TCP(flags=flags).flags)
 
 
 def payload(packet: Packet) -> bytes:

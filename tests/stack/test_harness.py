@@ -163,6 +163,31 @@ def test_relative_peer_numbers_become_absolute():
     assert option(IP(d.stack.received[0]), "SAck") == (77 + 9, 77 + 11)
 
 
+@pytest.mark.parametrize("link", [0, 1])
+@pytest.mark.parametrize(
+    "packet",
+    [
+        TCP(),
+        TCP(flags="S", seq=0, options=[("MSS", 1460), ("SAckOK", b""), ("WScale", 7)]),
+        TCP(flags="PA", seq=1, ack=1) / b"odd",
+        TCP(sport=5, dport=6, flags="FPUEC", seq=-1, window=0) / bytes(1460),
+        TCP(flags="A", seq=9, ack=7, options=[("Timestamp", (1, 2)), ("SAck", (9, 11)), (9, b"x")]),
+        TCP(flags="N") / b"\xff\xff",
+    ],
+)
+def test_segments_are_built_as_by_scapy(packet, link):
+    """A field that is not common, with its default value, makes scapy build the same segment."""
+    rare = packet.copy()
+    rare.urgptr = 0
+    built = []
+    for one in (packet, rare):
+        d = says(link=link)
+        d.stack_port = 80
+        built.append(d.build(one))
+    assert built[0] == built[1]
+    assert not one.fields.keys() <= packet.fields.keys()
+
+
 def test_send_defaults_continue_dialogue():
     d = says((0, segment()), (1, segment(flags="PA", seq=78, payload=b"hello")))
     d.expect(TCP(flags="S"))
