@@ -45,7 +45,7 @@ def test_minutes_option_limits_soak(tmp_path: Path) -> None:
 
 
 def test_injected_wrong_byte_is_detected() -> None:
-    done = soak("--messages", 100_000, "--inject-wrong")
+    done = soak("--messages", 20_000, "--inject-wrong")
     assert done.returncode == 1
     assert "FAIL 1 bytes are wrong" in done.stderr
 
