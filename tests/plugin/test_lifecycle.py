@@ -18,7 +18,7 @@ ROUNDS_SLOW = 4  # for a transport that takes a second to connect
 # Growth by Python and the C library that is allowed after the first rounds.
 GROWTH = {"anonymous": 3, "anonymous KiB": 512, "heap KiB": 96}
 ACCEPT_LIMIT_S = 120  # version 4's
-LINGER_S = 5
+LINGER_S = 30  # on a busy machine
 
 # Signals that cannot be blocked, and two that the C library reserves.
 UNBLOCKABLE = {signal.SIGKILL, signal.SIGSTOP, 32, 33}

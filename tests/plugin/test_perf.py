@@ -215,7 +215,7 @@ def test_rate_option_limits_throughput(tmp_path: Path) -> None:
     words = ["sendrecv", "-b", "64K", "-e", "64K", "-n", "400", "--rate", "0.8"]
     (found,) = records(tmp_path, words)
     assert found["rate_gbs"] == pytest.approx(0.1)
-    assert 0.05 < found["algbw_gbs"] < 0.105
+    assert 0.02 < found["algbw_gbs"] < 0.105  # a busy machine is slower; bits would be 0.0125
 
 
 @pytest.mark.parametrize("op", ["sendrecv", "sendrecv_bidir"])

@@ -258,7 +258,7 @@ def test_arp_and_icmp_reach_the_port(xdp_pair: tuple[Probe, Probe]) -> None:
     b.receive(8, 0.05)
     assert not b.arm(True)
     a.send(request)
-    assert b.wait(1), "ARP wakes a sleeper"
+    assert b.wait(20), "ARP wakes a sleeper"
     b.arm(False)
     assert request in [f.data[: len(request)] for f in b.receive(1, 0)], "at once"
     addresses = (a.info["address"], b.info["address"], a.info["mac"], b.info["mac"])

@@ -148,7 +148,7 @@ def test_requested_port_is_reserved(shared: tuple[Probe, Probe], hosts: Hosts) -
             b.reserve(0, port)
         assert refused.value.number == errno.EADDRINUSE
     taken.terminate()
-    taken.wait(5)
+    taken.wait(20)
 
 
 def test_configured_range_is_used(probe: Make, hosts: Hosts) -> None:
