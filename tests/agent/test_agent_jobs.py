@@ -49,4 +49,4 @@ def test_all_reduce_of_pods_without_network(
     finish(start_pods(agents, *words, own_address=own_address, scheme=scheme, instances=instances))
     for agent in agents:
         assert agent.ask()["counts"]["granted"] == 1
-        wait_until(lambda: not agent.ask()["grants"], 5, "the agent keeps the grant of a dead job")
+        wait_until(lambda: not agent.ask()["grants"], 20, "the agent keeps the grant of a dead job")

@@ -40,7 +40,7 @@ def refused_start(host: Host, words: list[str], status: int = 1) -> str:
 
 
 def no_grants(agent: AgentProcess) -> None:
-    wait_until(lambda: not agent.ask()["grants"], 5, "the agent keeps a grant that nobody has")
+    wait_until(lambda: not agent.ask()["grants"], 20, "the agent keeps a grant that nobody has")
 
 
 # -- users

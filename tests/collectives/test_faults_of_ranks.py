@@ -44,7 +44,7 @@ def test_every_rank_gets_an_exception(make_lab: Callable[..., Lab], tmp_path: Pa
             assert seen["success"]["text"] == "False"
             assert seen["absent, short"]["seconds"] > TIMEOUT_S * 0.9 or "link" in str(failed)
             assert "shut down before the operation ended" in failed["shut down"], failed
-            assert seen["shut down"]["seconds"] < 1, seen
+            assert seen["shut down"]["seconds"] < TIMEOUT_S * 0.8, seen
             assert f"of rank {number}" in failed["killed"], failed["killed"]
             assert " on " in failed["killed"] and "restart the job" in failed["killed"]
         # The first to notice an absent rank names it; the others may see its closed links.

@@ -51,7 +51,7 @@ def test_failure_does_not_wait_for_acknowledgements(told: dict[str, Any]) -> Non
     late = told["stopped peer"]
     assert late["state"] == -1
     assert "waits for rank 1 on " in late["text"], late
-    assert 0.3 <= late["seconds"] < 1.5, late  # the close of the link may take two seconds
+    assert 0.3 <= late["seconds"] < 2.2, late  # the close of the link takes two more seconds
 
 
 def test_limit_of_centuries_does_not_wrap(told: dict[str, Any]) -> None:

@@ -339,8 +339,9 @@ def test_top_prints_rates(harp: Any, published: Any) -> None:
         worker.join()
     assert len(lines) == 2
     (process,) = json.loads(lines[1])["processes"]
-    # The counters move when this machine lets the thread run; both move then.
-    assert 0.5 < process["in_gbit"] < 2 and 1.9 < process["in_gbit"] / process["out_gbit"] < 2.1
+    # The counters move when this machine lets the thread run. A reader may come between the two.
+    assert 0.2 < process["in_gbit"] < 5, "bytes would be 0.125, and twice the bits 8"
+    assert 1 < process["in_gbit"] / process["out_gbit"] < 4
     assert process["links"] == 2
     header, row = text.splitlines()
     assert "IN Gbit/s" in header and row.split()[2] == str(os.getpid())

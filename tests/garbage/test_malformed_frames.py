@@ -142,12 +142,13 @@ def test_malformed_frames_are_counted_and_leak_nothing(
     print(f"{COUNT} frames in {time.monotonic() - began:.1f} s")
     connect(other, victim, listener).move()
     connect(victim, other).move()
-    wait_until(lambda: unaccounted(counters(victim.site)) == 0, 3, "frames that count nowhere")
+    wait_until(lambda: unaccounted(counters(victim.site)) == 0, 20, "frames that count nowhere")
     found = counters(victim.site)
     print({name: value for name, value in found.items() if value})
     assert all(found[name] for name in FATES if name.startswith("rx_drop_"))
     assert found["port_rx_lost"] == 0
-    assert resident_kib(victim) < after_first + 16 * 1024
+    # A sanitizer keeps freed memory; it looks for leaks itself.
+    assert "SANITIZER_RUNTIME" in os.environ or resident_kib(victim) < after_first + 16 * 1024
     end_well(victim, other)
 
 

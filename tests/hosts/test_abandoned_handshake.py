@@ -101,7 +101,7 @@ def open_again(scene: Scene, peer: UnauthenticatedPeer) -> int:
     """Opens the flow's next connection. Returns the bytes that the welcome says were received."""
     peer.do("open 1")
     peer.do(f"send {hello_of(scene, 2).hex()}")
-    welcome = wait_until(lambda: peer.do("state")[2], 5, "there was no welcome")
+    welcome = wait_until(lambda: peer.do("state")[2], 20, "there was no welcome")
     (received,) = struct.unpack("!Q", welcome[RECEIVED : RECEIVED + 8])
     return int(received)
 

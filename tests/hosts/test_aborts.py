@@ -14,7 +14,7 @@ from ranks import REMOTE_ERROR, Failed, Link, Rank, connect, packet_site
 from tools.hosts.lab import Lab
 
 LINKS = 4
-SOON_S = 5.0
+SOON_S = 20.0  # on a busy machine
 FAILED = "failed: flow 0"
 TRUTH = "the peer aborted it, or its process ended: see that host's log"
 
@@ -78,7 +78,7 @@ def test_peer_exit_without_abort_is_a_warning(ranks: tuple[Rank, Rank]) -> None:
     one.do("close", done.sends)
     link = connect(one, other)
     other.signal(9)
-    other.wait(5)
+    other.wait()
     with pytest.raises(Failed):
         one.do("send", link.sends, 1000, 65536, 20000)
     (line,) = told(one, 1)

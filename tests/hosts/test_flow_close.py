@@ -58,7 +58,7 @@ def payload_in(scene: Scene) -> int:
 
 def stored(scene: Scene, size: int) -> None:
     """Waits until `size` bytes of the peer's payload have arrived, including the hello."""
-    wait_until(lambda: payload_in(scene) >= size, 5, "the message did not come")
+    wait_until(lambda: payload_in(scene) >= size, 20, "the message did not come")
 
 
 def test_fin_of_one_flow_keeps_other_flows_open(scene: Scene) -> None:
@@ -109,7 +109,7 @@ def test_receive_posted_after_sender_closed_succeeds(scene: Scene, leaves: bool,
     scene.other.do("close", link.sends)
     if leaves:
         scene.other.start("exit")
-        scene.other.wait(5)
+        scene.other.wait()
     time.sleep(1.3 * TIMEOUT_MS / 1e3)
     scene.listening.do("receive", link.receives, 1, size, 3000)
     time.sleep(0.5)
@@ -144,7 +144,7 @@ def test_accept_fails_when_second_flow_never_opens_after_reset(scene: Scene) -> 
     with scene.unauthenticated_peer() as first:
         first.do("open 1")
         first.do(f"send {hello(token_of(scene), flow=0, flows=2).hex()}")
-        wait_until(lambda: len(first.do("state")[2]) == 64, 3, "there was no welcome")
+        wait_until(lambda: len(first.do("state")[2]) == 64, 20, "there was no welcome")
         first.do("reset")
         with pytest.raises(Failed) as failure:
             rank.accept(scene.listener[0], 3 * TIMEOUT_MS)

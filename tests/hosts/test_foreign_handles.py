@@ -164,7 +164,7 @@ def test_connect_to_closed_listener_fails(rank: Rank, peer: Rank) -> None:
 def test_connect_to_ended_process_fails(rank: Rank, peer: Rank) -> None:
     _, handle = peer.listen()
     peer.signal(9)
-    peer.wait(5)
+    peer.wait()
     code, warning = refused(rank, handle, TIMEOUT_MS + SLACK_MS)
     assert code == REMOTE_ERROR
     assert f"the link to {peer.site.address}:" in warning
@@ -224,7 +224,7 @@ def server(host: Host, says: str) -> Iterator[int]:
         yield int(process.stdout.readline())
     finally:
         process.kill()
-        process.wait(5)
+        process.wait(20)
 
 
 def test_connect_to_foreign_server_fails(lab: Lab, rank: Rank, peer: Rank) -> None:

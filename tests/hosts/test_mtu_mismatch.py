@@ -30,7 +30,7 @@ def mss_in_use(rank: Rank) -> set[int]:
         found = {flow.mss for flow in flows if flow.link}
         return set() if 0 in found else found
 
-    return wait_until(published, 3, "no flow was published")
+    return wait_until(published, 20, "no flow was published")
 
 
 @pytest.mark.parametrize("own_address", [False, True], ids=["kernel address", "own address"])

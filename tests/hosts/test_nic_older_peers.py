@@ -86,7 +86,7 @@ def connection(host: Host, handle: str) -> Iterator[UnauthenticatedPeer]:
         yield peer
     finally:
         peer.process.kill()
-        peer.process.wait(5)
+        peer.process.wait(20)
 
 
 def older_hello(handle: str, epoch: int = 0) -> bytes:
@@ -150,7 +150,7 @@ def acceptor(host: Host, address: str) -> Iterator["subprocess.Popen[str]"]:
         yield made
     finally:
         made.kill()
-        made.wait(5)
+        made.wait(20)
 
 
 def older_handle(handle: str, address: str, port: int) -> str:

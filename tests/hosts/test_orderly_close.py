@@ -56,7 +56,7 @@ def finish_well(link: Link, number: int) -> None:
     except (Failed, AssertionError) as failure:
         raise AssertionError(f"{where}: {failure}; {sender.lines()}") from failure
     sender.do("close", link.sends)
-    assert receiver.wait(5) == 0
+    assert receiver.wait() == 0
     assert receiver.warnings == sender.warnings == [], where
 
 
@@ -151,7 +151,7 @@ def test_post_after_peer_close_or_exit_fails(
         stays, other = (receiver, link.receives) if closes == "sender" else (sender, link.sends)
         if callable(end):
             end(leaves, own)
-            leaves.wait(5)
+            leaves.wait()
         else:
             leaves.do("close", own)
         posted_after(stays, "receive" if closes == "sender" else "send", other, leaves)

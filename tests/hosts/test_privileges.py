@@ -142,7 +142,7 @@ def test_dead_flow_is_replaced_without_capabilities(lab: Lab, folder: Path, star
         (process,) = sites[0].published()
         return process.totals["flows_replaced"]
 
-    joint.blackhole(wait_until(lambda: sending(0), 5, "no flow is published"), "both")
+    joint.blackhole(wait_until(lambda: sending(0), 20, "no flow is published"), "both")
     link.start(400, 1 << 20, 20000)
     wait_until(replaced, 15, "the flow is not replaced", [one, other])
     joint.impair()

@@ -74,7 +74,7 @@ def received(peer: UnauthenticatedPeer, size: int) -> bytes:
         said = peer.do("state")[2]
         return said if len(said) >= size else b""
 
-    return wait_until(enough, 3, f"fewer than {size} bytes were received")
+    return wait_until(enough, 20, f"fewer than {size} bytes were received")
 
 
 def status(welcome: bytes) -> int:
@@ -204,7 +204,7 @@ class Impostor:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait(5)
+        self.process.wait(20)
 
 
 @pytest.mark.parametrize("knows", [True, False], ids=["with the key", "without"])

@@ -20,6 +20,7 @@ FULL = bool(os.environ.get("HARP_TEST_FULL"))
 PATIENT_MS = 60_000  # timeout_ms of the running process: the default
 HASTY_MS = 1000  # timeout_ms of the stopped process: its own pause does not count
 PAUSE_S = 50.0 if FULL else 2.0
+SOON_S = 10.0  # on a busy machine; a backed-off RTO can last as long as the stop
 SIZE = 1 << 20
 WAIT_MS = int(PAUSE_S * 1e3) + 20_000
 
@@ -82,7 +83,7 @@ def go_on(ranks: list[Rank], moment: Callable[[Rank, Link], None], stopped: str)
     moment(one, link)
     began = time.monotonic()
     link.move()
-    assert time.monotonic() - began < 3  # soon, not after a backed-off RTO
+    assert time.monotonic() - began < SOON_S
     assert one.warnings == other.warnings == []
 
 

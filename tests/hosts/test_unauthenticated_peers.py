@@ -166,7 +166,7 @@ def test_unsupported_wire_version_is_answered(scene: Scene) -> None:
         def answered() -> bytes:
             return peer.do("state")[2]
 
-        welcome = wait_until(answered, 2, "there was no answer")
+        welcome = wait_until(answered, 20, "there was no answer")
         assert len(welcome) == 64 and welcome[:4] == b"harp"
         version, status = struct.unpack("!HH", welcome[4:8])
         assert (version, status) == (0, 93)  # EPROTONOSUPPORT

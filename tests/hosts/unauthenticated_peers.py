@@ -101,7 +101,7 @@ class Scene:
             yield made
         finally:
             made.process.kill()
-            made.process.wait(5)
+            made.process.wait(20)
 
     def counted(self, name: str = "unauthenticated_drops") -> int:
         """A counter, from harp stat."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from jobs import FULL, over
-from ranks import Rank, connect, wait_until
+from ranks import START_S, Rank, connect, wait_until
 
 from harp.observe.statfile import Process
 from tools.hosts.jobs import Joint, all_reduce, job
@@ -40,7 +40,7 @@ def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
             times.append(running.await_count(0, "flows_replaced", number + 1))
             wait_until(
                 lambda: running.sending(0).get(flow.flow, flow).local != flow.local,
-                5,
+                START_S,
                 "the old connection is still there",
                 running.ranks,
             )
@@ -127,7 +127,7 @@ def test_peer_killed_during_outage_fails_link_in_time(join: Join) -> None:
         moment, line = survivor.wait_for_line(" failed after ", TIMEOUT_MS / 1e3 + 5)
         assert line.endswith(": ncclRemoteError")
         assert moment - began < TIMEOUT_MS / 1e3 + SLACK_S
-        assert survivor.wait(5) == 1
+        assert survivor.wait() == 1
 
 
 @over("join,", ("wire",))

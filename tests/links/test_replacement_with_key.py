@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from jobs import over
-from ranks import wait_until
+from ranks import START_S, wait_until
 
 from tools.hosts.jobs import Joint, all_reduce, job
 
@@ -29,7 +29,7 @@ def test_repeated_replacement_proves_shared_key(join: Callable[..., Joint]) -> N
             joint.blackhole(flow, "tx")
             running.await_count(0, "flows_replaced", number + 1)
             fresh = lambda: running.sending(0)[0].local != flow.local  # noqa: E731
-            wait_until(fresh, 2, "the old connection is still there", running.ranks)
+            wait_until(fresh, START_S, "the old connection is still there", running.ranks)
         joint.impair()
         running.ends_well()
         assert [seen["flows_replaced"] for seen in running.seen] == [ROUNDS, 0]

@@ -11,7 +11,7 @@ import pytest
 from tools.hosts.jobs import job
 from tools.hosts.ranks import wire_path, wire_site
 
-FLOWS = 4
+FLOWS, TRIES = 4, 3
 FLOW_MBPS = 100  # of each flow; four flows are well below the speed of a busy machine
 WORDS = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "-w", "8", "--outstanding", "8"]
 
@@ -39,9 +39,14 @@ def rate(folder: Path, capped: bool) -> float:
 
 @pytest.mark.slow
 def test_capped_flow_does_not_slow_other_flows(tmp_path: Path) -> None:
-    whole = rate(tmp_path / "whole", capped=False)
-    capped = rate(tmp_path / "capped", capped=True)
-    print(f"{whole:.4f} GB/s, with one flow at a tenth {capped:.4f}: {capped / whole:.2f}")
+    """On a busy machine a stall may cost a rate, so the test tries several times."""
     line = FLOWS * FLOW_MBPS / 8e3
-    assert 0.7 * line < whole < 1.05 * line, "the flows do not limit the link"
-    assert capped >= 0.8 * 0.75 * whole
+    told = []
+    for number in range(TRIES):
+        whole = rate(tmp_path / f"whole{number}", capped=False)
+        capped = rate(tmp_path / f"capped{number}", capped=True)
+        told.append(f"{whole:.4f} GB/s, with one flow at a tenth {capped:.4f}")
+        assert whole < 1.05 * line, "the flows do not limit the link"
+        if whole > 0.7 * line and capped >= 0.8 * 0.75 * whole:
+            return
+    pytest.fail(f"the link has {line} GB/s, and its messages: {told}")

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Tuple
 import pytest
 
 from tools.hosts.lab import Lab, LabError
+from tools.hosts.ranks import wait_until
 from tools.measure.carriers import Carriers
 from tools.measure.demo import Row, check_row, rows
 from tools.measure.kernel_talk import TOO_SLOW_S, KernelTalk
@@ -116,7 +117,7 @@ def test_each_check_of_an_xdp_row_fails_for_its_reason(
 def test_kernel_talk_counts_round_trips_and_notices_a_break() -> None:
     with Lab() as lab:
         with KernelTalk(lab) as talk:
-            time.sleep(0.1)
+            wait_until(lambda: lab.hosts[1].counter("TcpInSegs") > 10, 20, "no round trips")
         assert talk.trips > 1 and 0 < talk.longest_s < TOO_SLOW_S
         with pytest.raises(LabError, match="the connection ended"), KernelTalk(lab):
             lab.hosts[1].end_processes()

@@ -69,7 +69,7 @@ class Job:
     def count(self, number: int, name: str) -> int:
         return self.look()[number].get(name, 0)
 
-    def await_count(self, number: int, name: str, least: int, timeout: float = 15) -> float:
+    def await_count(self, number: int, name: str, least: int, timeout: float = START_S) -> float:
         """Waits until a site's counter is at least `least`. Returns the seconds that it took."""
         began = time.monotonic()
         wait_until(
@@ -108,7 +108,7 @@ class Job:
             return flow if flow.bytes_out > before.bytes_out + 100_000 else None
 
         why = f"flow {number} of site {site} carries nothing"
-        found: Flow = wait_until(moved, 5, why, self.ranks)
+        found: Flow = wait_until(moved, START_S, why, self.ranks)
         return found
 
     def finish(self, timeout: float = 60) -> list[int]:
@@ -120,7 +120,7 @@ class Job:
             if time.monotonic() > limit:
                 raise TooLate(f"not done in {timeout} s: {[rank.lines() for rank in self.ranks]}")
             time.sleep(0.005)
-        return [rank.wait(5) for rank in self.ranks]
+        return [rank.wait() for rank in self.ranks]
 
     def ends_well(self) -> None:
         """Checks that every rank exits with 0 and without a warning, and that every byte is

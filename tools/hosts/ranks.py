@@ -25,6 +25,7 @@ from harp.observe import statfile
 from tools.hosts.lab import Host
 
 START_S = 60.0  # seconds for a program's start on a busy machine
+END_S = 30.0  # seconds for a program's end on a busy machine
 
 Words = Sequence[str]
 
@@ -192,7 +193,7 @@ class Program:
         self.process.send_signal(number)
         return moment
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float = END_S) -> int:
         """Waits for the end. Returns the exit status; all output is read then. Raises TooLate
         after `timeout` seconds."""
         try:
