@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ranks on a wire whose sender's port has faults that a test sets."""
+"""Two ranks on a wire whose sender's port has faults that a test sets, and the sender's flow."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Optional
 
 import pytest
 from pairs import rank_at
 from plugin_peer import Peer, end_all
 
-from tools.hosts.ranks import remove_wire, wire_path
+from harp.observe import statfile
+from harp.observe.statfile import Flow
+from tools.hosts.ranks import remove_wire, wait_until, wire_path
 
 API = 12
 TIMEOUT_MS = 8000
@@ -34,6 +36,19 @@ def impair(tmp_path: Path) -> Impair:
         time.sleep(0.05)
 
     return set_to
+
+
+def acknowledged_flow(folder: Path, least: int) -> Flow:
+    """The only sending flow of the rank with this run folder, once it has published that more than
+    `least` bytes were sent and all are acknowledged."""
+
+    def found() -> Optional[Flow]:
+        (process,) = statfile.scan([folder])
+        flows = [flow for flow in process.flows if flow.direction == "S"]
+        return next((f for f in flows if f.bytes_out > least and f.in_flight == 0), None)
+
+    flow: Flow = wait_until(found, 20, "bytes stay unacknowledged")
+    return flow
 
 
 @pytest.fixture

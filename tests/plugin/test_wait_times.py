@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from ends import End, ends_between, sizes
-from faulty_wire import Impair, Start
+from faulty_wire import Impair, Start, acknowledged_flow
 
 from harp.observe import statfile
 from harp.observe.statfile import Process
@@ -42,11 +42,6 @@ def waits_for(folder: Path, direction: str, kind: str, least_ms: float) -> dict[
 
     sums: dict[str, int] = wait_until(found, 20, f"no waits for {kind}")
     return sums
-
-
-def all_acknowledged(folder: Path) -> bool:
-    (flow,) = [flow for flow in observed(folder).flows if flow.direction == "S"]
-    return flow.bytes_out > SIZE and flow.in_flight == 0
 
 
 def counted_ms(folder: Path, counter: str) -> float:
@@ -87,7 +82,7 @@ def test_sender_waits_for_acknowledgements(start: Start, impair: Impair, tmp_pat
 def test_idle_sender_waits_for_nothing(start: Start, tmp_path: Path) -> None:
     sender, receiver = ends_between(*start(), SIZE, seed=3)
     finish(sender, sender.send(SIZE), receiver, receiver.receive(SIZE))
-    wait_until(lambda: all_acknowledged(tmp_path / "1"), 20, "the transfer's end is not published")
+    acknowledged_flow(tmp_path / "1", SIZE)
     before = sum(waits(tmp_path / "1", "S").values())
     receiver.receive(SIZE)
     time.sleep(WAITED_MS / 1e3)
