@@ -148,11 +148,11 @@ def test_stop_shorter_than_timeout_does_not_fail_job(lab: Lab, sites: list[Site]
     with all_reduce(sites, lab, 12) as ranks:
         for held in ranks:
             held.signal(signal.SIGSTOP)
-            time.sleep(TIMEOUT_MS / 1e3 * 0.6)
+            time.sleep(TIMEOUT_MS / 1e3 * 0.5)
             held.signal(signal.SIGCONT)
             before = [messages(site) for site in sites]
             wait_until(
-                lambda: all(messages(s) > b + 100 for s, b in zip(sites, before)), 5,
+                lambda: all(messages(s) > b + 100 for s, b in zip(sites, before)), START_S,
                 "the job does not continue", ranks,
             )  # fmt: skip
         for rank in ranks:

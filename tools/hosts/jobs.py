@@ -111,7 +111,7 @@ class Job:
         found: Flow = wait_until(moved, START_S, why, self.ranks)
         return found
 
-    def finish(self, timeout: float = 60) -> list[int]:
+    def finish(self, timeout: float = 100) -> list[int]:
         """Waits for the end of the ranks and keeps their counters. Returns the exit statuses.
         Raises TooLate after `timeout` seconds."""
         limit = time.monotonic() + timeout
