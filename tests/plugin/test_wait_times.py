@@ -61,6 +61,7 @@ def test_sender_waits_for_window_of_slow_receiver(start: Start, tmp_path: Path) 
     of_sender = waits_for(tmp_path / "1", "S", "window", before["window"] + WAITED_MS)
     waits_for(tmp_path / "2", "R", "receive", WAITED_MS / 2)
     finish(sender, sent, receiver, receiver.receive(SIZE))
+    assert waits(tmp_path / "2", "R")["receive"] > WAITED_MS / 2, "waits that are over count, too"
     assert of_sender["ack"] - before["ack"] < (of_sender["window"] - before["window"]) / 2
     assert counted_ms(tmp_path / "1", "tcp_window_wait_ns") > WAITED_MS / 2
     assert counted_ms(tmp_path / "2", "receive_wait_ns") > WAITED_MS / 2
