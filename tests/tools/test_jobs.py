@@ -182,7 +182,7 @@ def test_mpiruns_remote_shell_keeps_spaces(tmp_path: Path) -> None:
     site = Site(tmp_path / "two words")
     script = write_remote_shell(tmp_path / "agent", {"10.0.0.1": site})
     words = [str(script), "10.0.0.1", 'echo "$HARP_CONF_DIR"', "$HARP_RUN_DIR"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"{site.folder} {site.run_folder}\n", done.stderr
 
 

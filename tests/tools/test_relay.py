@@ -114,11 +114,12 @@ def arrivals(spec: RelaySpec, count: int = 2000) -> List[int]:
     with Lab(hosts=2, wire="veth-1500-nooff", relay=spec) as lab:
         sender, receiver = lab.hosts
         listening = receiver.popen(
-            [sys.executable, FRAMES, "listen", receiver.interface, count], stdout=subprocess.PIPE
-        )
+            [sys.executable, FRAMES, "listen", receiver.interface, count],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
         assert listening.stdout and listening.stdout.readline() == "listening\n"
         sender.run([sys.executable, FRAMES, "send", sender.interface, receiver.mac, count])
-        numbers, _ = listening.communicate(timeout=30)
+        numbers, _ = listening.communicate(timeout=100)
     return [int(number) for number in numbers.split()]
 
 
