@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 
 import pytest
 from port_probe import Frame, PortError, Probe
 
 from tools.hosts.lab import Host
+from tools.hosts.ranks import wait_until
 
 Make = Callable[..., Probe]
 Hosts = Callable[[str], "list[Host]"]
@@ -59,9 +59,7 @@ def descriptor_tells_of_frames(a: Probe, b: Probe) -> None:
 def kernel_moves_bytes(first: Host, second: Host, port: Probe) -> None:
     """The kernels' TCP works, and the port on the second host does not receive its frames."""
     server = second.popen(["iperf3", "-s", "-1", "-p", "5999"], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 5
-    while 5999 not in listening(second) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: 5999 in listening(second), 20, "iperf3 does not listen")
     first.run(["iperf3", "-c", second.address, "-p", "5999", "-n", "20M"])
     server.wait(20)
     frames = port.receive(10, 0.2)

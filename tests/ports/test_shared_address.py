@@ -6,12 +6,13 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 
 import pytest
 from packet_ports import MSS, Hosts, Make, between, kernel_moves_bytes, listening
 from port_probe import HEADERS, PortError, Probe, arp_request, icmp_unreachable
+
+from tools.hosts.ranks import wait_until
 
 
 def test_kernel_does_not_answer_reserved_ports(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
@@ -40,8 +41,7 @@ def test_kernel_resets_unreserved_port(shared: tuple[Probe, Probe], hosts: Hosts
     host = hosts("veth-1500")[1]
     before = host.counters()["TcpOutRsts"]
     a.send(between(a, b, dport=45))
-    time.sleep(0.05)
-    assert host.counters()["TcpOutRsts"] == before + 1
+    wait_until(lambda: host.counters()["TcpOutRsts"] == before + 1, 20, "the kernel sends no reset")
 
 
 def test_filter_of_a_shared_address(shared: tuple[Probe, Probe]) -> None:
@@ -140,9 +140,7 @@ def test_requested_port_is_reserved(shared: tuple[Probe, Probe], hosts: Hosts) -
     a.send(between(a, b, b"x", dport=5201))
     assert len(b.receive()) == 1
     taken = host.popen(["iperf3", "-s", "-p", "5202"], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 5
-    while 5202 not in listening(host) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: 5202 in listening(host), 20, "iperf3 does not listen")
     for port in (5201, 5202):
         with pytest.raises(PortError) as refused:
             b.reserve(0, port)
