@@ -17,6 +17,7 @@ from typing import Any, Optional
 import click
 
 from harp.cli import exporter_files
+from harp.cli.containers import containers_option
 from harp.observe import metrics, statfile
 from harp.observe.flow_sums import Readings
 from harp.observe.prometheus import Family
@@ -28,8 +29,9 @@ class Collector:
     """Reads the statistics files at each scrape. Prometheus' client calls `collect` in the thread
     of each request; one reading runs at a time."""
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], containers: bool = False) -> None:
         self._patterns = patterns
+        self._containers = containers
         self._readings = Readings()
         self._lock = threading.Lock()
 
@@ -42,7 +44,8 @@ class Collector:
     def families(self) -> list[Family]:
         """A reading of all processes that run now."""
         with self._lock:
-            return metrics.families(statfile.scan(self.folders()), self._readings)
+            found = statfile.scan(self.folders(), self._containers)
+            return metrics.families(found, self._readings)
 
     def collect(self) -> Iterable[Any]:
         """The families as prometheus_client wants them, with counters named without their end."""
@@ -65,7 +68,7 @@ def endpoint(text: str) -> tuple[str, int]:
     return address, int(port)
 
 
-def _registry(patterns: Sequence[str]) -> Any:
+def _registry(patterns: Sequence[str], containers: bool) -> Any:
     try:
         from prometheus_client import CollectorRegistry
     except ImportError:
@@ -74,7 +77,7 @@ def _registry(patterns: Sequence[str]) -> Any:
             f"{sys.executable} -m pip install 'harp-nccl[exporter]'"
         ) from None
     registry = CollectorRegistry()
-    registry.register(Collector(patterns))
+    registry.register(Collector(patterns, containers))
     return registry
 
 
@@ -129,6 +132,7 @@ def _end(number: int, _: Optional[FrameType]) -> None:
     metavar="FOLDER",
     help="Also read this folder, such as that of a container; * matches many; repeat for more.",
 )
+@containers_option
 @click.option(
     "--textfile",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -147,6 +151,7 @@ def exporter(
     context: click.Context,
     listen: Optional[str],
     patterns: tuple[str, ...],
+    containers: bool,
     textfile: Optional[Path],
     interval: float,
     once: bool,
@@ -160,7 +165,7 @@ def exporter(
         return
     if once and (listen or not textfile):
         raise click.UsageError("--once needs --textfile, and no --listen")
-    registry = _registry([os.path.expanduser(pattern) for pattern in patterns])
+    registry = _registry([os.path.expanduser(pattern) for pattern in patterns], containers)
     signal.signal(signal.SIGTERM, _end)
     if listen or not textfile:
         _serve(registry, listen or DEFAULT_LISTEN)

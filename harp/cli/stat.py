@@ -16,6 +16,7 @@ from typing import Optional
 import click
 
 from harp import _tables
+from harp.cli.containers import containers_option
 from harp.observe import metrics, prometheus, statfile, trace
 from harp.observe.flow_sums import Readings
 from harp.observe.statfile import Flow, Process
@@ -229,6 +230,7 @@ def _show_trace(
 @click.option(
     "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
 )
+@containers_option
 @click.option("--all", "everything", is_flag=True, help="Also show counters that are 0.")
 @click.option("--explain", is_flag=True, help="Describe each counter, or each event of a trace.")
 @click.option("--json", "wants_json", is_flag=True, help="Report as JSON.")
@@ -270,6 +272,7 @@ def stat(
     ranks: tuple[int, ...],
     ids: tuple[str, ...],
     devices: tuple[str, ...],
+    containers: bool,
     everything: bool,
     explain: bool,
     wants_json: bool,
@@ -299,7 +302,7 @@ def stat(
 
     def processes() -> list[Process]:
         try:
-            return statfile.chosen(statfile.scan(), pids, ranks, ids, devices)
+            return statfile.chosen(statfile.scan(containers=containers), pids, ranks, ids, devices)
         except LookupError as missing:
             raise click.ClickException(str(missing.args[0])) from missing
 

@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 import click
 
+from harp.cli.containers import containers_option
 from harp.observe import statfile
 from harp.observe.statfile import Process
 
@@ -133,16 +134,20 @@ def chosen(processes: Sequence[Process], peers: Sequence[str], devices: Sequence
 
 
 def intervals(
-    seconds: float, count: int, peers: Sequence[str] = (), devices: Sequence[str] = ()
+    seconds: float,
+    count: int,
+    peers: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    containers: bool = False,
 ) -> Iterator[list[Rates]]:
     """Yields one list for each interval, `count` of them; 0: without end. A process appears from
     its second reading on."""
-    before = {process.path: process for process in statfile.scan()}
+    before = {process.path: process for process in statfile.scan(containers=containers)}
     read_at = time.monotonic()
     shown = 0
     while count == 0 or shown < count:
         time.sleep(seconds)
-        now = {process.path: process for process in statfile.scan()}
+        now = {process.path: process for process in statfile.scan(containers=containers)}
         passed, read_at = time.monotonic() - read_at, time.monotonic()
         wanted = chosen(list(now.values()), peers, devices)
         yield [
@@ -185,6 +190,7 @@ def intervals(
 @click.option(
     "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
 )
+@containers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a view, each a line.")
 def top(
     delay: float,
@@ -192,12 +198,13 @@ def top(
     sort: Optional[str],
     peers: tuple[str, ...],
     devices: tuple[str, ...],
+    containers: bool,
     as_json: bool,
 ) -> None:
     """Show the rates of the processes that run here with HARP, live: a line for each NIC that a
     process uses."""
     try:
-        for found in intervals(delay, count, peers, devices):
+        for found in intervals(delay, count, peers, devices, containers):
             view = in_order(found, sort)
             if as_json:
                 click.echo(

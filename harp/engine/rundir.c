@@ -7,12 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "harp/engine/rundir.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u /* since Linux 6.3; a host may demand it (vm.memfd_noexec) */
+#endif
 
 enum {
   TRACES_KEPT = 32,
@@ -68,6 +73,28 @@ int harp_rundir_create(const char *configured, size_t size, char path[HARP_RUN_P
   rc = reserve(fd, size);
   if (rc) {
     unlink(path);
+    close(fd);
+    return rc;
+  }
+  return fd;
+}
+
+int harp_rundir_create_in_memory(size_t size)
+{
+  char name[32];
+  uint64_t id;
+  int fd, rc;
+
+  if (getrandom(&id, sizeof(id), 0) != sizeof(id))
+    return -EIO;
+  snprintf(name, sizeof(name), "%016llx.stat", (unsigned long long)id);
+  fd = memfd_create(name, MFD_CLOEXEC | MFD_NOEXEC_SEAL);
+  if (fd < 0 && errno == EINVAL)
+    fd = memfd_create(name, MFD_CLOEXEC);
+  if (fd < 0)
+    return -errno;
+  rc = reserve(fd, size);
+  if (rc) {
     close(fd);
     return rc;
   }

@@ -2,7 +2,7 @@
 /*
  * The run folder, in which processes publish their statistics and leave their traces: HARP_RUN_DIR,
  * by default /usr/local/tfabric/tools/run, which `harp setup` creates. If it is not writable:
- * /dev/shm/harp-UID.
+ * /dev/shm/harp-UID, and after that a statistics file without a path, in memory.
  *
  * File names end in .stat, .trace or, while the file is incomplete, .new. They contain a random id,
  * because process ids repeat across containers that share the folder.
@@ -25,6 +25,13 @@ enum { HARP_RUN_PATH_SIZE = 512 };
  * SIGBUS later. Returns the descriptor, with the file's path in path, or a negative errno.
  */
 int harp_rundir_create(const char *configured, size_t size, char path[HARP_RUN_PATH_SIZE]);
+
+/*
+ * Creates a file without a path in memory (memfd_create), open, locked and allocated as above. Root
+ * of the host finds it by its name in /proc/PID/fd: an id and ".stat". Returns the descriptor, or a
+ * negative errno.
+ */
+int harp_rundir_create_in_memory(size_t size);
 
 /* Renames a created file to its final suffix, such as ".stat", and updates path. 0, or -errno. */
 int harp_rundir_publish(char path[HARP_RUN_PATH_SIZE], const char *suffix);

@@ -32,23 +32,43 @@ static struct layout lay_out(unsigned instances)
   return at;
 }
 
-static int map_file(struct harp_statfile *file, const char *folder, size_t size)
+/* Maps a new file, and owns its descriptor if that succeeds. */
+static int map_descriptor(struct harp_statfile *file, int fd, size_t size)
 {
-  void *map;
-  int fd = harp_rundir_create(folder, size, file->path);
+  void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
-  if (fd < 0)
-    return fd;
-  map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (map == MAP_FAILED) {
-    int rc = -errno;
-    unlink(file->path);
-    close(fd);
-    return rc;
-  }
+  if (map == MAP_FAILED)
+    return -errno;
   file->fd = fd;
   file->map = map;
   return 0;
+}
+
+static int map_file(struct harp_statfile *file, const char *folder, size_t size)
+{
+  int fd = harp_rundir_create(folder, size, file->path), rc;
+
+  if (fd < 0)
+    return fd;
+  rc = map_descriptor(file, fd, size);
+  if (rc) {
+    unlink(file->path);
+    close(fd);
+  }
+  return rc;
+}
+
+static int map_without_path(struct harp_statfile *file, size_t size)
+{
+  int fd = harp_rundir_create_in_memory(size), rc;
+
+  file->path[0] = '\0';
+  if (fd < 0)
+    return fd;
+  rc = map_descriptor(file, fd, size);
+  if (rc)
+    close(fd);
+  return rc;
 }
 
 static int map_memory(struct harp_statfile *file, size_t size)
@@ -61,7 +81,8 @@ static int map_memory(struct harp_statfile *file, size_t size)
   return map == MAP_FAILED ? -ENOMEM : 0;
 }
 
-/* Tries the configured folder, then the fallback, then plain memory. Logs at most one line. */
+/* Tries the configured folder, the fallback, a file without a path, then plain memory. Logs at most
+ * one line. */
 static int map_somewhere(struct harp_statfile *file, size_t size)
 {
   const char *configured = harp_rundir_configured();
@@ -81,6 +102,13 @@ static int map_somewhere(struct harp_statfile *file, size_t size)
                   "'harp setup', or name a writable folder in HARP_RUN_DIR",
                   configured, strerror(-first), fallback);
     harp_rundir_sweep(fallback);
+    return 0;
+  }
+  if (map_without_path(file, size) == 0) {
+    harp_log_post(HARP_LOG_WARN,
+                  "run directory %s: %s, and %s: %s; only root sees this process, by 'harp stat "
+                  "--containers': name a writable folder in HARP_RUN_DIR",
+                  configured, strerror(-first), fallback, strerror(-second));
     return 0;
   }
   harp_log_post(HARP_LOG_WARN,
@@ -178,7 +206,7 @@ int harp_statfile_open(struct harp_statfile *file, const struct harp_stat_identi
   write_table((struct harp_stat_counter *)((char *)file->map + at.table));
   write_header(file->map, &at, identity);
   /* Readers open only *.stat, so the file gets that name when it is complete. */
-  if (file->fd >= 0)
+  if (file->path[0])
     harp_rundir_publish(file->path, ".stat");
   return 0;
 }

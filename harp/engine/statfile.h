@@ -10,8 +10,9 @@
  * Integers have the host's byte order. The owner holds an exclusive flock while it lives. A file
  * that can be locked belongs to a dead process, and the next process that starts removes it.
  *
- * If no file can be created (no folder, no space), the counters are in plain memory. HARP logs one
- * warning then, and the job runs.
+ * If no folder takes the file, it has no path: it is in memory, and root of the host finds it among
+ * the process's descriptors. If that fails, too, the counters are in plain memory. HARP logs one
+ * warning, and the job runs.
  */
 #ifndef HARP_ENGINE_STATFILE_H
 #define HARP_ENGINE_STATFILE_H
@@ -124,12 +125,13 @@ struct harp_statfile {
   int fd; /* -1: plain memory, which no reader can see */
   void *map;
   size_t size;
-  char path[HARP_RUN_PATH_SIZE]; /* "": plain memory */
+  char path[HARP_RUN_PATH_SIZE]; /* "": no path, or plain memory */
 };
 
 /*
- * Creates and locks the file, and sweeps its folder. If that fails, it uses the fallback folder or
- * plain memory and logs one warning. 0, or -ENOMEM. May block on the file system.
+ * Creates and locks the file, and sweeps its folder. If that fails, it uses the fallback folder, a
+ * file without a path or plain memory, and logs one warning. 0, or -ENOMEM. May block on the file
+ * system.
  */
 int harp_statfile_open(struct harp_statfile *file, const struct harp_stat_identity *identity);
 

@@ -25,10 +25,12 @@ def text(raw: bytes) -> str:
     )
 
 
-def open_file(path: Path) -> int:
-    """Opens a regular file for reading, and returns the descriptor. Follows no link and never
-    blocks, for example on a FIFO. Raises OSError, or ForeignError for another type of file."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+def open_file(path: Path, descriptor: bool = False) -> int:
+    """Opens a regular file for reading, and returns the descriptor. Never blocks, for example on a
+    FIFO, and follows no link. descriptor: the path is one in /proc/PID/fd, which is a link. Raises
+    OSError, or ForeignError for another type of file."""
+    follow = 0 if descriptor else os.O_NOFOLLOW
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | follow | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ForeignError(f"{path}: not a regular file")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Optional
 
 from harp import _tables
-from harp.observe import foreign
+from harp.observe import descriptors, foreign
 
 DEFAULT_FOLDER = Path("/usr/local/tfabric/tools/run")
 SHARED_MEMORY = Path("/dev/shm")  # the parent of the fallback folders
@@ -245,7 +245,7 @@ def _add_aliases(kinds: dict[str, str], values: list[dict[str, int]]) -> None:
                     instance[added] = instance[known]
 
 
-def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Process:
+def _parse(path: Path, stem: str, read: Callable[[], bytes], alive: bool, uid: int) -> Process:
     """Parses a file. `read` returns its bytes, which may change between calls."""
     data = read()
     if len(data) < _HEADER.size or data[:8] != _MAGIC:
@@ -314,8 +314,8 @@ def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Proc
     entries = map(_flow, _settled(flow_table, flow_size, flows))
     return Process(
         path=str(path),
-        id=path.stem,
-        process_id=f"{number:016x}" if number else path.stem,
+        id=stem,
+        process_id=f"{number:016x}" if number else stem,
         alive=alive,
         rank=rank if rank >= 0 else None,
         world_size=size,
@@ -337,13 +337,15 @@ def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Proc
     )
 
 
-def read(path: Path) -> Process:
-    """Reads one file. Raises OSError if it cannot be read, StatError if it is wrong."""
+def read(path: Path, name: str = "") -> Process:
+    """Reads one file. name: the file's name, if the path is one in /proc/PID/fd. Raises OSError if
+    it cannot be read, StatError if it is wrong."""
     try:
-        fd = foreign.open_file(path)
+        fd = foreign.open_file(path, descriptor=bool(name))
         try:
             return _parse(
                 path,
+                Path(name or path).stem,
                 lambda: foreign.read_fd(path, fd, _SIZE_MOST),
                 _is_alive(fd),
                 os.fstat(fd).st_uid,
@@ -421,30 +423,38 @@ def folders() -> list[Path]:
     return [first, *_fallbacks()]
 
 
-def scan(where: Optional[Sequence[Path]] = None) -> list[Process]:
-    """The running processes, the oldest first, with the NICs of a process together. Skips files
-    that vanish, that belong to an ended process, or that are damaged, and those of a user who has
-    `FILES_MOST` already. A file that is in two of the folders, such as a mounted one, counts
-    once."""
-    found: dict[tuple[str, int], Process] = {}
-    users: Counter[int] = Counter()
-    for folder in folders() if where is None else where:
+def _in_folders(where: Sequence[Path]) -> Iterator[Path]:
+    for folder in where:
         try:
             names = sorted(entry.name for entry in os.scandir(folder))
         except OSError:
             continue
-        for name in names:
-            if not _NAME.fullmatch(name):
-                continue
-            try:
-                if users[os.lstat(folder / name).st_uid] >= FILES_MOST:
-                    continue
-                process = read(folder / name)
-            except (OSError, StatError):
-                continue
-            if process.alive and (process.id, process.uid) not in found:
-                found[process.id, process.uid] = process
-                users[process.uid] += 1
+        yield from (folder / name for name in names if _NAME.fullmatch(name))
+
+
+def scan(where: Optional[Sequence[Path]] = None, containers: bool = False) -> list[Process]:
+    """The running processes, the oldest first, with the NICs of a process together. Skips files
+    that vanish, that belong to an ended process, or that are damaged, and those of a user who has
+    `FILES_MOST` already. A file that is in two of the folders, such as a mounted one, counts once.
+    containers: also the files that processes hold open elsewhere (descriptors.py)."""
+    found: dict[tuple[str, int], Process] = {}
+    users: Counter[int] = Counter()
+
+    def add(path: Path, name: str = "") -> None:
+        try:
+            if users[os.lstat(path).st_uid] >= FILES_MOST:
+                return
+            process = read(path, name)
+        except (OSError, StatError):
+            return
+        if process.alive and (process.id, process.uid) not in found:
+            found[process.id, process.uid] = process
+            users[process.uid] += 1
+
+    for path in _in_folders(folders() if where is None else where):
+        add(path)
+    for name, path in descriptors.statistics_files() if containers else ():
+        add(path, name)
     in_order = sorted(found.values(), key=lambda process: process.started)
     return [nic for nics in grouped(in_order) for nic in nics]
 

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from harp import _tables
+from harp.cli.exporter import Collector
+from harp.cli.top import intervals
 from harp.observe import statfile
 from harp.testing import _engine
 from tools.hosts.ranks import wait_until
@@ -270,6 +272,66 @@ def test_unwritable_statistics_do_not_stop_job(mount: str, said: str) -> None:
     assert done.stdout.startswith("''")
     assert done.stdout.count("WARN") == 1
     assert said in done.stdout and "/dev/shm/harp-" in done.stdout
+
+
+WITHOUT_PATH = """
+import sys
+from harp.testing import _engine
+file = _engine.StatFile(rank=4321, job=sys.argv[1].encode())
+file.set(0, 3, 7)
+print(repr(file.path), flush=True)
+sys.stdin.read()
+file.close()
+print("closed", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a read-only root: needs root")
+def test_host_sees_statistics_of_container_without_writable_folder(run_dir: Path) -> None:
+    """By the descriptor: the container's root is read-only, and so is its /dev/shm."""
+    read_only = "mount -o remount,bind,ro / && mount -t tmpfs -o ro none /dev/shm"
+    contained = ["unshare", "-m", "--pid", "--fork", "sh", "-c", f'{read_only} && exec "$@"', "sh"]
+    job = f"read-only {os.getpid()}"
+
+    def seen() -> list[statfile.Process]:
+        return [one for one in statfile.scan(containers=True) if one.job == job]
+
+    with subprocess.Popen(
+        [*contained, sys.executable, "-c", WITHOUT_PATH, job],
+        env={**os.environ, "HARP_RUN_DIR": str(run_dir)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as container:
+        assert container.stdout and container.stdin
+        assert container.stdout.readline() == "''\n"
+        (process,) = seen()
+        assert process.alive and (process.rank, process.pid) == (4321, 1)
+        assert list(process.instances[0].values())[3] == 7
+        assert process.path.startswith("/proc/") and len(process.id) == 16
+        assert not [one for one in statfile.scan() if one.job == job]
+        words = [sys.executable, "-m", "harp", "stat", "--json", "--id", process.id]
+        said = subprocess.run([*words, "--containers"], capture_output=True, text=True, timeout=60)
+        assert said.returncode == 0 and f'"job": "{job}"' in said.stdout, said.stderr
+        rates = next(intervals(0.1, 1, containers=True))
+        assert [one.rank for one in rates if one.id == process.id] == [4321]
+        info = Collector([], containers=True).families()[0]
+        assert [of["id"] for _, of, _ in info.samples if of["job_id"] == job] == [process.id]
+        container.stdin.close()
+        assert container.stdout.readline() == "closed\n"
+        assert seen() == []
+        assert container.wait(30) == 0
+
+
+def test_file_of_run_folder_counts_once_with_its_descriptor(run_dir: Path) -> None:
+    file = _engine.StatFile()
+    mine = [one for one in statfile.scan(containers=True) if one.id == Path(file.path).stem]
+    assert [one.path for one in mine] == [file.path]
+    os.unlink(file.path)  # the folder was emptied by hand
+    (process,) = [one for one in statfile.scan(containers=True) if one.id == mine[0].id]
+    assert process.path.startswith(f"/proc/{os.getpid()}/fd/")
+    file.close()
 
 
 def test_damaged_statistics_files_are_refused(run_dir: Path) -> None:

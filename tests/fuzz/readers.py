@@ -76,7 +76,7 @@ def corrupt(draw: random.Random, data: bytearray) -> None:
 
 def read_statistics(data: bytes) -> None:
     try:
-        process = statfile._parse(NAMED, lambda: data, True, 0)
+        process = statfile._parse(NAMED, "file", lambda: data, True, 0)
     except statfile.StatError:
         return
     assert len(process.instances) <= len(data) and len(process.flows) <= len(data)
