@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "nc": ("harp.cli.netcat", "nc", "HARP's TCP as a netcat."),
     "stat": ("harp.cli.stat", "stat", "Counters and flows of running processes."),
     "top": ("harp.cli.top", "top", "Rates of running processes, live."),
+    "trace": ("harp.cli.trace", "trace", "Draw what a flow did before its link failed."),
     "exporter": ("harp.cli.exporter", "exporter", "Metrics of this node for Prometheus."),
     "agent": ("harp.cli.agent", "agent", "Open sockets of this node for jobs without privileges."),
     "capture": ("harp.cli.capture", "capture", "Record HARP's frames to a pcapng file."),

@@ -104,9 +104,19 @@ def _moment(nanoseconds: int) -> str:
     return f"{time.strftime('%H:%M:%S', clock)}.{nanoseconds % 10**9:09}"
 
 
-# Events of every poll, chunk and message. They fill most of a trace.
+# Events of every poll, segment, chunk and message. They fill most of a trace.
 FREQUENT = frozenset(
-    ("poll", "sleep", "chunk_out", "chunk_in", "send_done", "receive_done", "receive_stall")
+    (
+        "poll",
+        "sleep",
+        "sent",
+        "acked",
+        "chunk_out",
+        "chunk_in",
+        "send_done",
+        "receive_done",
+        "receive_stall",
+    )
 )
 
 
@@ -175,8 +185,8 @@ def trace_lines(
     )
     if len(shown) < len(found.records):
         yield (
-            f"{len(found.records) - len(shown)} events of polls, chunks and messages are hidden; "
-            "--all-events shows them"
+            f"{len(found.records) - len(shown)} events of polls, segments, chunks and messages are "
+            "hidden; --all-events shows them"
         )
     if any(record.event == "poll" for record in found.records):
         yield _frames_line(found)

@@ -459,6 +459,9 @@ static void trace_stack(void *user, uint16_t local_port, enum harp_stack_event e
       [HARP_EVENT_TIMEOUT] = HARP_TRACE_rto,
       [HARP_EVENT_WINDOW_CLOSED] = HARP_TRACE_window_closed,
       [HARP_EVENT_RESET] = HARP_TRACE_reset,
+      [HARP_EVENT_SENT] = HARP_TRACE_sent,
+      [HARP_EVENT_ACKED] = HARP_TRACE_acked,
+      [HARP_EVENT_LOST] = HARP_TRACE_lost,
   };
   struct harp_instance *instance = user;
   harp_trace(&instance->trace, instance->now, local_port, names[event], a, b);

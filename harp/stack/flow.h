@@ -57,14 +57,18 @@ struct harp_flow_ops {
   void (*closed)(void *user, struct harp_tcp *tcp, int error);
 };
 
-/* Trace events. They explain later why a connection was slow or failed. Field b is a byte offset: 0
- * is the first byte of the connection. */
+/* Trace events. They explain later why a connection was slow or failed. A connection's
+ * time-sequence graph can be drawn from them. Field b is a byte offset: 0 is the first byte of the
+ * connection. */
 enum harp_stack_event {
   HARP_EVENT_RETRANSMIT,    /* a: bytes; b: the first byte */
   HARP_EVENT_RECOVERY,      /* fast recovery begins. a: congestion window before, KiB; b: SND.NXT */
   HARP_EVENT_TIMEOUT,       /* the RTO expired. a: timeouts in a row; b: SND.UNA */
   HARP_EVENT_WINDOW_CLOSED, /* zero window. b: right edge of the peer's window */
   HARP_EVENT_RESET,         /* the peer sent a RST. b: RCV.NXT */
+  HARP_EVENT_SENT,          /* new data. a: bytes; b: the first byte */
+  HARP_EVENT_ACKED,         /* an acknowledgement. a: SND.WND, KiB; b: SND.UNA */
+  HARP_EVENT_LOST,          /* data is taken for lost. a: bytes; b: the first byte */
   HARP_EVENTS
 };
 

@@ -25,6 +25,7 @@ COMMANDS = (
     "stat",
     "top",
     "capture",
+    "trace",
 )
 
 

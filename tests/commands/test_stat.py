@@ -297,7 +297,7 @@ print(_engine.dump([ring], b"", 6000))
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     ).stdout.strip()
     said = harp("stat", "--trace", path).stdout.splitlines()
-    assert said[1].startswith("2 events of polls, chunks and messages are hidden")
+    assert said[1].startswith("2 events of polls, segments, chunks and messages are hidden")
     assert [line.split()[7] for line in said[3:]] == ["rto", "rto", "closed"]
     assert [line.split()[1] for line in said[3:]] == ["+0.000", "+1.000", "+2.500"]
     one = harp("stat", "--flow", "40000", "--explain", "--trace", path).stdout.splitlines()

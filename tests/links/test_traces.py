@@ -8,9 +8,11 @@ from collections.abc import Callable
 from jobs import over
 
 from harp.observe import trace
+from harp.observe.time_sequence import Sequences
+from harp.observe.trace_sequence import connections
 from tools.hosts.jobs import Joint, all_reduce, job
 
-SENDS = {"connect", "established", "chunk_out", "send_done"}
+SENDS = {"connect", "established", "sent", "acked", "chunk_out", "send_done"}
 LOSSES = {"retransmit", "rto"}  # of a rank that has sent data just before the path died
 RECEIVES = {"accept", "chunk_in", "receive_done"}
 
@@ -22,6 +24,7 @@ def test_failed_link_writes_trace(join: Callable[..., Joint]) -> None:
         joint.impair("blackhole=1,side=both")
         assert running.finish() == [1, 1]
     seen: set[str] = set()
+    graphs: list[Sequences] = []
     for site in joint.sites:
         (path,) = site.run_folder.glob("*.trace")
         found = trace.read(path)
@@ -33,7 +36,16 @@ def test_failed_link_writes_trace(join: Callable[..., Joint]) -> None:
         assert hello.values["epoch"] == 0
         times = [one.time_ns for one in found.records]
         assert times == sorted(times)
+        graphs += [one.seen for one in connections(found) if one.seen.ack]
     assert seen >= LOSSES
+    assert graphs
+    for graph in graphs:
+        # New data has no holes, and everything that is acknowledged or sent again was sent.
+        assert [high for *_, high in graph.data[:-1]] == [low for _, low, _ in graph.data[1:]]
+        assert max(place for _, place in graph.ack) <= graph.data[-1][2]
+        assert all(high <= graph.data[-1][2] for *_, high in graph.again + graph.lost)
+        assert all(edge >= acked for (_, edge), (_, acked) in zip(graph.edge, graph.ack))
+    assert any(graph.lost for graph in graphs) and any(graph.again for graph in graphs)
 
 
 @over("join,", ("wire",))

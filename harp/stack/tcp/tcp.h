@@ -299,7 +299,7 @@ static inline void tcp_set_tos(struct harp_tcp *tcp, uint8_t tos)
   tcp->headers.length = 0; /* the next segment writes them again */
 }
 
-/* Reports a rare event to the engine's trace. */
+/* Reports an event to the engine's trace. */
 static inline void stack_event(const struct harp_tcp *tcp, enum harp_stack_event event, uint32_t a,
                                uint32_t b)
 {

@@ -164,6 +164,10 @@ void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
     return;
   }
   bool advances = seq_gt(in->ack, una);
+  if (advances || tcp->snd.wnd != window) {
+    stack_event(tcp, HARP_EVENT_ACKED, tcp->snd.wnd >> 10,
+                (advances ? in->ack : una) - tcp->snd.iss - 1);
+  }
   if (!advances && tcp->snd.wnd == 0) {
     /* A live peer with a closed window: the user timeout must not expire. */
     tcp->last_progress = tcp->stack->now;

@@ -203,6 +203,7 @@ static inline uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin,
   if (span == 0) {
     return 0;
   }
+  stack_event(tcp, HARP_EVENT_SENT, sent, tcp->snd.nxt - tcp->snd.iss - 1);
   tcp_record_append(tcp, tcp->snd.nxt, tcp->snd.nxt + span, reference, fin_sent);
   tcp->snd.nxt += span;
   if (sent % tcp->snd.mss) {

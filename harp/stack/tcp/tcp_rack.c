@@ -12,6 +12,7 @@
 #include "harp/stack/tcp/tcp_rack.h"
 
 #include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
@@ -119,6 +120,7 @@ void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record)
     tcp->flight.lost_out += length;
   }
   record->state = RECORD_LOST;
+  stack_event(tcp, HARP_EVENT_LOST, length - record->fin, record->seq - tcp->snd.iss - 1);
   tcp_record_queue_lost(tcp, record);
 }
 
