@@ -19,6 +19,7 @@ from harp import _tables
 from harp.cli.containers import containers_option
 from harp.observe import metrics, prometheus, statfile, trace
 from harp.observe.flow_sums import Readings
+from harp.observe.message_times import in_ms, percentile_s
 from harp.observe.statfile import Flow, Process
 
 # -- text
@@ -48,6 +49,11 @@ def _flow_lines(flow: Flow, device: str) -> Iterator[str]:
         f"window_wait:{flow.window_wait_ms} device_wait:{flow.device_wait_ms} "
         f"receive_wait:{flow.receive_wait_ms}"
     )
+    if any(flow.message_times):
+        half, most = (in_ms(percentile_s(flow.message_times, percent)) for percent in (50, 99))
+        yield (
+            f"      messages:{sum(flow.message_times)} message_p50:{half}ms message_p99:{most}ms"
+        )
 
 
 def _shares(nics: list[Process], name: str) -> list[int]:

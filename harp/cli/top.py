@@ -14,12 +14,15 @@ import click
 
 from harp.cli.containers import containers_option
 from harp.observe import statfile
+from harp.observe.flow_sums import FlowSums
+from harp.observe.message_times import BUCKETS, in_ms, percentile_s
 from harp.observe.statfile import Process
 
 _HEADER = (
     f"{'ID':<8} {'RANK':>5} {'PID':>8} {'COMMAND':<16} {'DEVICE':<20} "
     f"{'LINKS':>5} {'FLOWS':>5} {'OUT Gbit/s':>11} {'IN Gbit/s':>11} "
-    f"{'MSG/s':>10} {'RETRANS/s':>10} {'DROPS/s':>8} {'BUSY %':>7}"
+    f"{'MSG/s':>10} {'RETRANS/s':>10} {'DROPS/s':>8} {'BUSY %':>7} "
+    f"{'SEND99 ms':>9} {'RECV99 ms':>9}"
 )
 
 _DROPS = (
@@ -52,7 +55,8 @@ SORTS = {
 @dataclass(frozen=True)
 class Rates:
     """The rates of a process on one of its NICs over one interval, per second. `busy` is the
-    percentage of polls that found work."""
+    percentage of polls that found work. 99 % of the messages of the interval took less than
+    `send_p99` and `receive_p99` seconds; None: there was no message."""
 
     id: str
     process_id: str
@@ -70,6 +74,23 @@ class Rates:
     retransmits: float
     drops: float
     busy: float
+    send_p99: Optional[float]
+    receive_p99: Optional[float]
+
+
+def _messages(before: Process, now: Process, direction: str) -> list[int]:
+    """The messages between two readings of a process, by bucket of their time."""
+    sums = FlowSums()
+    counts = []
+    for process in (before, now):
+        sums.add(process.flows)
+        each = [
+            one.messages[direction][1:]
+            for one in sums.peers.values()
+            if one.messages.get(direction)
+        ]
+        counts.append([sum(column) for column in zip(*each)] or [0] * BUCKETS)
+    return [new - old for old, new in zip(*counts)]
 
 
 def rates(before: Process, now: Process, seconds: float) -> Rates:
@@ -97,6 +118,8 @@ def rates(before: Process, now: Process, seconds: float) -> Rates:
         retransmits=moved("tcp_retransmits") / seconds,
         drops=moved(*_DROPS) / seconds,
         busy=100.0 * (polls - moved("polls_idle")) / polls if polls else 0.0,
+        send_p99=percentile_s(_messages(before, now, "S"), 99),
+        receive_p99=percentile_s(_messages(before, now, "R"), 99),
     )
 
 
@@ -105,7 +128,8 @@ def line(one: Rates) -> str:
     return (
         f"{one.id[:8]} {rank:>5} {one.pid:>8} {one.command[:16]:<16} {one.device[:20]:<20} "
         f"{one.links:>5} {one.flows:>5} {one.out_gbit:>11.3f} {one.in_gbit:>11.3f} "
-        f"{one.messages:>10.0f} {one.retransmits:>10.1f} {one.drops:>8.1f} {one.busy:>7.1f}"
+        f"{one.messages:>10.0f} {one.retransmits:>10.1f} {one.drops:>8.1f} {one.busy:>7.1f} "
+        f"{in_ms(one.send_p99):>9} {in_ms(one.receive_p99):>9}"
     )
 
 

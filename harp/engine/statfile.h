@@ -25,6 +25,7 @@
 enum {
   HARP_STAT_VERSION = 1,
   HARP_STAT_FLOWS = 512, /* entries of the flow table; further flows are not shown */
+  HARP_STAT_TIMES = 24,  /* buckets of a flow's histogram of message times */
 };
 
 #define HARP_STAT_MAGIC "HARPSTAT"
@@ -102,10 +103,15 @@ struct harp_stat_flow {
   uint32_t window_wait_ms;
   uint32_t device_wait_ms;
   uint32_t receive_wait_ms;
-  uint32_t reserved[4]; /* zero */
+  uint64_t message_time_ns; /* sum of the times in the histogram */
+  uint32_t reserved[2];     /* zero */
+  /* Messages that this flow completed, by the time from their post (isend, irecv) to the poll that
+   * completed them. Bucket i has the times below 2^(10 + i) ns that no earlier one has; the last
+   * has all longer ones. Only newer files have it: see flow_size. */
+  uint32_t message_times[HARP_STAT_TIMES];
 };
 
-_Static_assert(sizeof(struct harp_stat_flow) == 128, "readers rely on the layout");
+_Static_assert(sizeof(struct harp_stat_flow) == 224, "readers rely on the layout");
 _Static_assert(sizeof(struct harp_stat_counter) == 64, "readers rely on the layout");
 
 /* The process's description for the header; strings are copied and may be truncated. */
@@ -148,6 +154,13 @@ uint64_t *harp_statfile_counters(const struct harp_statfile *file, unsigned inst
 
 /* An entry of the flow table; index must be less than HARP_STAT_FLOWS. */
 struct harp_stat_flow *harp_statfile_flow(const struct harp_statfile *file, unsigned index);
+
+/* The bucket of a message's time. */
+static inline unsigned harp_stat_bucket(uint64_t ns)
+{
+  unsigned bits = ns >> 10 ? 64 - (unsigned)__builtin_clzll(ns >> 10) : 0;
+  return bits < HARP_STAT_TIMES ? bits : HARP_STAT_TIMES - 1;
+}
 
 /* Writes values to an entry; values->generation is ignored. A zeroed struct frees the entry.
  * Thread: the flow's poller. */

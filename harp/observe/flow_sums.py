@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from harp.observe.message_times import BUCKETS, OPERATIONS
 from harp.observe.statfile import Flow, Process
 
 PEERS_MOST = 64  # peers of a process on a NIC with sums of their own; the others share OTHER
@@ -37,12 +38,19 @@ _Key = tuple[int, int, int, str, str, float]
 class Peer:
     """What the flows of a process on a NIC have done with one peer. `sums` has the fields of
     `SUMS`, also of flows that are closed. `flows`, `rtt_us` (the largest smoothed round trip) and
-    `min_rtt_us` are those of the open flows; 0: no flow, or nothing measured."""
+    `min_rtt_us` are those of the open flows; 0: no flow, or nothing measured. `messages` has for
+    each direction the sum of the messages' times in ns, and then their number in each bucket."""
 
     sums: list[int] = field(default_factory=lambda: [0] * len(SUMS))
+    messages: dict[str, list[int]] = field(default_factory=dict)
     flows: int = 0
     rtt_us: int = 0
     min_rtt_us: int = 0
+
+
+def _add(sums: list[int], values: Sequence[int]) -> None:
+    for i, value in enumerate(values):
+        sums[i] += value
 
 
 class FlowSums:
@@ -79,10 +87,15 @@ class FlowSums:
             if key in now:
                 continue
             values: list[int] = [getattr(flow, name) for name in SUMS]
-            then = self._last.get(key) or self._before.get(key) or [0] * len(SUMS)
+            if flow.direction in OPERATIONS and len(flow.message_times) == BUCKETS:
+                values += [flow.message_time_ns, *flow.message_times]
+            then = self._last.get(key) or self._before.get(key) or [0] * len(values)
             peer = self._peer(flow)
-            for i, (new, old) in enumerate(zip(values, then)):
-                peer.sums[i] += new - old if new >= old else new
+            moved = [new - old if new >= old else new for new, old in zip(values, then)]
+            _add(peer.sums, moved[: len(SUMS)])
+            if len(moved) > len(SUMS):
+                messages = peer.messages.setdefault(flow.direction, [0] * (1 + BUCKETS))
+                _add(messages, moved[len(SUMS) :])
             now[key] = values
             peer.flows += 1
             if flow.srtt_us:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from harp import _tables
-from harp.observe import flow_sums
+from harp.observe import flow_sums, message_times
 from harp.observe.prometheus import Family
 from harp.observe.statfile import Process
 
@@ -139,6 +139,11 @@ def _of_flows(processes: Sequence[Process], sums: list[flow_sums.FlowSums]) -> l
         "histogram",
         "Smoothed round trips of the open flows, each flow once a reading.",
     )
+    messages = Family(
+        "harp_message_seconds",
+        "histogram",
+        "Times of messages from isend or irecv to their completion.",
+    )
     for process, one in zip(processes, sums):
         identity = _identity(process)
         for address, peer in one.peers.items():
@@ -150,8 +155,26 @@ def _of_flows(processes: Sequence[Process], sums: list[flow_sums.FlowSums]) -> l
                 least.add(peer.min_rtt_us / 1e6, **of)
             for family, value, (_, _, divisor) in zip(totals, peer.sums, _PEER_SUMS):
                 family.add(value / divisor if divisor > 1 else value, **of)
+            for direction, (time_ns, *counts) in sorted(peer.messages.items()):
+                operation = message_times.OPERATIONS[direction]
+                labels = {key: str(value) for key, value in of.items()}
+                _add_times(messages, time_ns, counts, {**labels, "operation": operation})
         _add_histogram(histogram, one, {key: str(value) for key, value in identity.items()})
-    return [flows, rtt, least, *totals, histogram]
+    return [flows, rtt, least, *totals, histogram, messages]
+
+
+def _add_times(family: Family, time_ns: int, counts: Sequence[int], of: dict[str, str]) -> None:
+    """Every second bucket is enough for a dashboard, and halves the number of series."""
+    below = 0
+    for bucket, count in enumerate(counts[:-1]):
+        below += count
+        if bucket % 2 == 0 and bucket:
+            bound = str(message_times.bound_s(bucket))
+            family.samples.append((f"{family.name}_bucket", {**of, "le": bound}, below))
+    total = sum(counts)
+    family.samples.append((f"{family.name}_bucket", {**of, "le": "+Inf"}, total))
+    family.samples.append((f"{family.name}_sum", of, time_ns / 1e9))
+    family.samples.append((f"{family.name}_count", of, total))
 
 
 def _add_histogram(family: Family, sums: flow_sums.FlowSums, of: dict[str, str]) -> None:

@@ -36,6 +36,7 @@ _HEADER_PROCESS = struct.Struct("=Q")
 _HEADER_JOB = struct.Struct("=I124s")
 _COUNTER = struct.Struct("=60sI")
 _FLOW = struct.Struct("=IIIHBB4s4sHH11IQQQ4I")
+_TIMES = struct.Struct("=Q8x24I")  # follows a flow of newer files
 _NAME = re.compile(r"[0-9a-f]{16}\.stat")
 _COUNTER_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FALLBACK = re.compile(r"harp-(0|[1-9][0-9]{0,9})")
@@ -69,7 +70,9 @@ class Flow:
     """A TCP connection of a link. Times are in microseconds, sizes in bytes. `direction` is "S" if
     it sends messages, "R" if it receives them, "" before that is known. The fields *_wait_ms are
     the milliseconds that the flow has waited: a sender for acknowledgements, for the peer's window,
-    and for the device; a receiver for a receive to be posted."""
+    and for the device; a receiver for a receive to be posted. `message_times` are the numbers of
+    messages in the buckets of harp.observe.message_times, () in files of older releases, and
+    `message_time_ns` is the sum of their times."""
 
     link: int
     flow: int
@@ -96,6 +99,8 @@ class Flow:
     window_wait_ms: int
     device_wait_ms: int
     receive_wait_ms: int
+    message_time_ns: int
+    message_times: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,10 @@ def _flow(entry: bytes) -> Optional[Flow]:
     ) = _FLOW.unpack_from(entry)
     if state == 0:
         return None
+    time = 0
+    times: list[int] = []
+    if len(entry) >= _FLOW.size + _TIMES.size:
+        time, *times = _TIMES.unpack_from(entry, _FLOW.size)
     return Flow(
         link=link,
         flow=flow,
@@ -209,6 +218,8 @@ def _flow(entry: bytes) -> Optional[Flow]:
         window_wait_ms=window_wait,
         device_wait_ms=device_wait,
         receive_wait_ms=receive_wait,
+        message_time_ns=time,
+        message_times=tuple(times),
     )
 
 

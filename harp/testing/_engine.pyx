@@ -42,6 +42,8 @@ cdef extern from "harp/engine/statfile.h" nogil:
         uint32_t device_wait_ms
         uint32_t receive_wait_ms
         uint32_t window_wait_ms
+        uint64_t message_time_ns
+        uint32_t message_times[24]
 
     struct harp_statfile:
         int fd
@@ -52,6 +54,7 @@ cdef extern from "harp/engine/statfile.h" nogil:
     void harp_statfile_forget(harp_statfile *file)
     uint64_t *harp_statfile_counters(const harp_statfile *file, unsigned instance)
     harp_stat_flow *harp_statfile_flow(const harp_statfile *file, unsigned index)
+    unsigned harp_stat_bucket(uint64_t ns)
     void harp_statfile_flow_write(harp_stat_flow *entry, const harp_stat_flow *values)
 
 
@@ -261,6 +264,9 @@ cdef class StatFile:
         values.window_wait_ms = fields.get("window_wait_ms", 0)
         values.device_wait_ms = fields.get("device_wait_ms", 0)
         values.receive_wait_ms = fields.get("receive_wait_ms", 0)
+        for ns in fields.get("message_times_ns", ()):
+            values.message_time_ns += ns
+            values.message_times[harp_stat_bucket(ns)] += 1
         harp_statfile_flow_write(harp_statfile_flow(&self._file, index), &values)
 
     def forget(self):

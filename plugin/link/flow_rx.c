@@ -273,6 +273,7 @@ static void message_complete(struct link_flow *flow, struct net_request *request
   }
   harp_instance_count(flow->instance, HARP_COUNTER_messages_in, 1);
   harp_instance_count(flow->instance, HARP_COUNTER_message_bytes_in, request->received);
+  flow_count_time(flow, request);
   flow_trace(flow, HARP_TRACE_receive_done, (uint32_t)request->link->id,
              (uint32_t)request->received);
   atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);

@@ -95,6 +95,7 @@ static void chunk_done(struct link_flow *flow, struct net_request *request)
   }
   harp_instance_count(flow->instance, HARP_COUNTER_messages_out, 1);
   harp_instance_count(flow->instance, HARP_COUNTER_message_bytes_out, request->size);
+  flow_count_time(flow, request);
   flow_trace(flow, HARP_TRACE_send_done, (uint32_t)request->link->id, (uint32_t)request->size);
   atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }

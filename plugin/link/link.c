@@ -418,6 +418,7 @@ static void publish(struct net_link *link, struct net_request *request, uint64_t
 {
   request->link = link;
   request->message = message;
+  request->posted_ns = harp_clock_ns();
   atomic_store_explicit(&request->state, REQUEST_POSTED, memory_order_release);
   atomic_store(&link->posted, message + 1);
 }

@@ -39,6 +39,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "harp/engine/statfile.h"
 #include "harp/stack/flow.h"
 #include "plugin/link/aborts.h"
 #include "plugin/link/nic.h"
@@ -70,6 +71,7 @@ struct net_request {
   _Atomic(int64_t) left;   /* send: chunks not acknowledged; receive: see flow_rx.c */
   _Atomic(uint64_t) edges; /* receive: see flow_rx.c */
   size_t received;         /* receive: the message's size, once known */
+  uint64_t posted_ns;      /* when isend or irecv posted it; harp_clock_ns */
   bool read_early;         /* receive: see early_read.h */
 };
 
@@ -172,6 +174,8 @@ struct link_flow {
   uint64_t waits_since;        /* ns: the last tick at which the peer was not overdue */
   uint64_t opened;             /* ns, CLOCK_REALTIME: when it was created */
   int published;               /* entry of the statistics file; -1: none */
+  uint64_t message_time;       /* ns: sum of the messages in message_times */
+  uint32_t message_times[HARP_STAT_TIMES]; /* as in struct harp_stat_flow */
 
   uint8_t handshake_out[HANDSHAKE_SIZE]; /* the hello or welcome we sent, until acknowledged */
   uint32_t handshake_left;               /* bytes of it that are not acknowledged */
@@ -373,6 +377,16 @@ static inline void flow_trace(struct link_flow *flow, enum harp_trace_event even
                   : flow->tcp      ? harp_flow_local_port(flow->tcp)
                                    : 0xffff;
   harp_instance_trace(flow->instance, port, event, a, b);
+}
+
+/* Counts a message that the flow has just completed in its histogram. The poll may have begun
+ * before the message was posted. */
+static inline void flow_count_time(struct link_flow *flow, const struct net_request *request)
+{
+  uint64_t now = harp_instance_now(flow->instance);
+  uint64_t time = now > request->posted_ns ? now - request->posted_ns : 0;
+  flow->message_time += time;
+  flow->message_times[harp_stat_bucket(time)]++;
 }
 
 /* Size of a chunk header on this flow, bytes. */

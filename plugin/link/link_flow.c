@@ -523,7 +523,9 @@ void flow_publish(struct link_flow *flow)
       .window_wait_ms = view.window_wait_ms,
       .device_wait_ms = view.device_wait_ms,
       .receive_wait_ms = flow_receive_wait_ms(flow),
+      .message_time_ns = flow->message_time,
   };
+  memcpy(entry.message_times, flow->message_times, sizeof entry.message_times);
   harp_statfile_flow_write(
       harp_statfile_flow(&flow->at->nic->engine->statfile, (unsigned)flow->published), &entry);
 }

@@ -256,6 +256,7 @@ def test_absent_folder_of_textfile_is_named(harp: Any, folders: Path) -> None:
 
 def flow(number: int, peer: str = "10.0.0.2", **more: Any) -> statfile.Flow:
     values: dict[str, Any] = {name: 0 for name in statfile.Flow.__dataclass_fields__}
+    values |= {"message_times": (), "direction": ""}
     values |= {"flow": number, "peer": f"{peer}:{number}", "local": "10.0.0.1:1", "srtt_us": 100}
     return statfile.Flow(**(values | more))
 

@@ -32,7 +32,7 @@ needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="no pro
 def known(folders: Path) -> Iterator[dict[str, set[str]]]:
     """The labels of each metric of a process with a flow."""
     file = _engine.StatFile(job=b"j")
-    file.flow(0, state=1, srtt_us=1, min_rtt_us=1)
+    file.flow(0, state=1, srtt_us=1, min_rtt_us=1, direction="S", message_times_ns=[1])
     found: dict[str, set[str]] = {}
     for family in metrics.families(statfile.scan([folders / "run"]), Readings()):
         for name, labels, _ in family.samples:

@@ -27,17 +27,21 @@ EDGES = (0, 1, 2, 3, 7, 8, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 def statistics() -> bytes:
     """A small file that is right: two counters, two instances, two flows."""
     header, counter, flow = statfile._HEADER, statfile._COUNTER, statfile._FLOW
+    times = statfile._TIMES.pack(9, *range(24))
+    entry = flow.size + len(times)
     table = header.size
     words = table + 2 * counter.size
     flows = words + 2 * 16
-    size = flows + 2 * flow.size
+    size = flows + 2 * entry
     text = [b"text"] * 7
     return b"".join([
         header.pack(b"HARPSTAT", 1, header.size, size, 1, 2, 3, 2, 2, table, counter.size, words,
-                    16, flows, flow.size, 2, *text),
+                    16, flows, entry, 2, *text),
         counter.pack(b"one", 0), counter.pack(b"two", 1), struct.pack("=4Q", 1, 2, 3, 4),
         flow.pack(2, 1, 7, 0, 0, 83, bytes(4), bytes(4), 1, 2, *range(11), 1, 2, 3, *range(4)),
+        times,
         flow.pack(2, 99, 7, 1, 0, 0, bytes(4), bytes(4), 1, 2, *range(11), 1, 2, 3, *range(4)),
+        times,
     ])  # fmt: skip
 
 
