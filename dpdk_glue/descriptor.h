@@ -10,8 +10,9 @@
 /* Closes a descriptor; -1: there is none. */
 static inline void harp_descriptor_close(int fd)
 {
-  if (fd >= 0)
+  if (fd >= 0) {
     close(fd);
+  }
 }
 
 /* Lets an epoll descriptor become readable when fd is. false: it cannot; errno says why. */

@@ -10,8 +10,9 @@
 static unsigned draw(struct harp_local_ports *ports, unsigned any)
 {
   uint32_t random;
-  if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
+  if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random)) {
     random = ports->draws++ * UINT32_C(2654435761); /* no entropy early at boot: weak is enough */
+  }
   return random % any;
 }
 
@@ -45,8 +46,9 @@ static void mark_taken(struct harp_local_ports *ports, uint16_t local)
 {
   ports->taken[local / 64] |= bit(local);
   for (unsigned i = 0; (ports->resting[local / 64] & bit(local)) && i < ports->rest_count; i++) {
-    if (ports->rest[i] == local)
+    if (ports->rest[i] == local) {
       stop_resting(ports, i);
+    }
   }
 }
 
@@ -54,8 +56,9 @@ static void mark_taken(struct harp_local_ports *ports, uint16_t local)
 static uint64_t every(unsigned queues)
 {
   uint64_t bits = 0;
-  for (unsigned i = 0; i < 64; i += queues)
+  for (unsigned i = 0; i < 64; i += queues) {
     bits |= bit(i);
+  }
   return bits;
 }
 
@@ -63,10 +66,12 @@ static uint64_t every(unsigned queues)
 static uint64_t rested(const struct harp_local_ports *ports, unsigned word)
 {
   uint64_t bits = ~(ports->taken[word] | ports->resting[word]);
-  if (word == ports->first / 64)
+  if (word == ports->first / 64) {
     bits &= UINT64_MAX << ports->first % 64;
-  if (word == ports->last / 64)
+  }
+  if (word == ports->last / 64) {
     bits &= UINT64_MAX >> (63 - ports->last % 64);
+  }
   return bits;
 }
 
@@ -83,8 +88,9 @@ static bool find_rested(const struct harp_local_ports *ports, unsigned queue, un
     uint64_t bits = skip < 64 ? rested(ports, word) & spaced << skip : 0;
     unsigned here = (unsigned)__builtin_popcountll(bits);
     if (before - *count < here) {
-      for (; before > *count; before--)
+      for (; before > *count; before--) {
         bits &= bits - 1;
+      }
       *local = (uint16_t)(word * 64 + (unsigned)__builtin_ctzll(bits));
       return true;
     }
@@ -99,13 +105,15 @@ static bool choose(struct harp_local_ports *ports, unsigned queue, unsigned queu
 {
   unsigned count;
   find_rested(ports, queue, queues, UINT32_MAX, &count, local);
-  if (count)
+  if (count) {
     return find_rested(ports, queue, queues, draw(ports, count), &count, local);
+  }
   for (unsigned i = 0; i < ports->rest_count; i++) {
     *local = ports->rest[i];
     bool inside = *local >= ports->first && *local <= ports->last;
-    if (inside && *local % queues == queue)
+    if (inside && *local % queues == queue) {
       return true;
+    }
   }
   return false;
 }
@@ -114,8 +122,9 @@ static int take_wanted(struct harp_local_ports *ports, unsigned queue, unsigned 
                        uint16_t wanted)
 {
   bool outside = wanted < ports->first || wanted > ports->last;
-  if ((ports->strict && outside) || wanted % queues != queue)
+  if ((ports->strict && outside) || wanted % queues != queue) {
     return -EADDRNOTAVAIL;
+  }
   return harp_local_ports_taken(ports, wanted) ? -EADDRINUSE : 0;
 }
 
@@ -124,31 +133,36 @@ int harp_local_ports_take(struct harp_local_ports *ports, unsigned queue, unsign
 {
   if (wanted) {
     int rc = take_wanted(ports, queue, queues, wanted);
-    if (rc < 0)
+    if (rc < 0) {
       return rc;
+    }
     mark_taken(ports, wanted);
     *local = wanted;
     return 0;
   }
-  if (!choose(ports, queue, queues, local))
+  if (!choose(ports, queue, queues, local)) {
     return -EADDRINUSE;
+  }
   mark_taken(ports, *local);
   return 0;
 }
 
 void harp_local_ports_add(struct harp_local_ports *ports, uint16_t local)
 {
-  if (local)
+  if (local) {
     ports->taken[local / 64] &= ~bit(local);
+  }
 }
 
 void harp_local_ports_give(struct harp_local_ports *ports, uint16_t local)
 {
-  if (!local || !harp_local_ports_taken(ports, local))
+  if (!local || !harp_local_ports_taken(ports, local)) {
     return;
+  }
   harp_local_ports_add(ports, local);
-  if (ports->rest_count == HARP_LOCAL_REST)
+  if (ports->rest_count == HARP_LOCAL_REST) {
     stop_resting(ports, 0);
+  }
   ports->rest[ports->rest_count++] = local;
   ports->resting[local / 64] |= bit(local);
 }

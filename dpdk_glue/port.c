@@ -18,9 +18,11 @@ enum { SCHEMES = sizeof(schemes) / sizeof(schemes[0]) };
 
 static const struct harp_port_ops *find_scheme(const char *device, size_t length)
 {
-  for (int i = 0; i < SCHEMES; i++)
-    if (strlen(schemes[i]->scheme) == length && strncmp(schemes[i]->scheme, device, length) == 0)
+  for (int i = 0; i < SCHEMES; i++) {
+    if (strlen(schemes[i]->scheme) == length && strncmp(schemes[i]->scheme, device, length) == 0) {
       return schemes[i];
+    }
+  }
   return NULL;
 }
 
@@ -28,9 +30,10 @@ static int unknown_scheme(const char *device, char *error)
 {
   char names[128] = "";
   size_t used = 0;
-  for (int i = 0; i < SCHEMES && used < sizeof(names); i++)
+  for (int i = 0; i < SCHEMES && used < sizeof(names); i++) {
     used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s:", i ? ", " : "",
                              schemes[i]->scheme);
+  }
   return harp_port_fail(error, -EPROTONOSUPPORT,
                         "device \"%.200s\": unknown kind of device; begin it with one of %s as in "
                         "packet:eth0",
@@ -54,13 +57,15 @@ int harp_port_open(struct harp_port **port, const char *device,
   error[0] = '\0';
   const char *colon = strchr(device, ':');
   const struct harp_port_ops *ops = colon ? find_scheme(device, (size_t)(colon - device)) : NULL;
-  if (!ops)
+  if (!ops) {
     return unknown_scheme(device, error);
+  }
   struct harp_port_config rest = *config;
   rest.device = colon + 1;
   int rc = ops->open(port, &rest, error);
-  if (rc < 0 && config->agent && ops == &harp_port_dpdk)
+  if (rc < 0 && config->agent && ops == &harp_port_dpdk) {
     explain_agent(device, error);
+  }
   return rc;
 }
 
@@ -71,6 +76,7 @@ int harp_port_start(struct harp_port *port, char *error)
 
 void harp_port_close(struct harp_port *port)
 {
-  if (port)
+  if (port) {
     port->ops->close(port);
+  }
 }

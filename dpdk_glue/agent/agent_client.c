@@ -37,8 +37,9 @@ static int dial(struct harp_agent *agent)
   const struct timeval patience = {.tv_sec = PATIENCE_S};
   harp_agent_close(agent);
   agent->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (agent->fd < 0)
+  if (agent->fd < 0) {
     return -errno;
+  }
   memcpy(name.sun_path, agent->path, sizeof(name.sun_path));
   setsockopt(agent->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   setsockopt(agent->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
@@ -50,8 +51,9 @@ static int take_descriptors(struct msghdr *message, int *fds)
 {
   int count = 0;
   for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {
-    if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
+    if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) {
       continue;
+    }
     size_t bytes = at->cmsg_len - CMSG_LEN(0);
     memcpy(fds + count, CMSG_DATA(at), bytes);
     count += (int)(bytes / sizeof(int));
@@ -61,8 +63,9 @@ static int take_descriptors(struct msghdr *message, int *fds)
 
 static void close_all(const int *fds, int count)
 {
-  for (int i = 0; i < count; i++)
+  for (int i = 0; i < count; i++) {
     close(fds[i]);
+  }
 }
 
 /* Receives a reply. Returns the number of descriptors, or a negative errno. */
@@ -81,17 +84,20 @@ static int receive(int fd, struct harp_agent_reply *reply, int *fds)
   };
   memset(reply, 0, sizeof(*reply));
   ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-  if (got <= 0)
+  if (got <= 0) {
     return got == 0 ? -ECONNRESET : errno == EAGAIN ? -ETIMEDOUT : -errno;
+  }
   int count = take_descriptors(&message, fds);
   bool whole = (size_t)got > offsetof(struct harp_agent_reply, error) &&
                reply->magic == HARP_AGENT_MAGIC && reply->descriptors == count;
-  if (whole && reply->result == 0)
+  if (whole && reply->result == 0) {
     return count;
+  }
   close_all(fds, count);
   reply->error[sizeof(reply->error) - 1] = '\0';
-  if (whole)
+  if (whole) {
     return reply->result < 0 ? reply->result : -EPROTO;
+  }
   /* The kernel drops descriptors for which the process has no numbers left. */
   return message.msg_flags & MSG_CTRUNC ? -EMFILE : -EPROTO;
 }
@@ -99,8 +105,9 @@ static int receive(int fd, struct harp_agent_reply *reply, int *fds)
 static int exchange(struct harp_agent *agent, const char *request, struct harp_agent_reply *reply,
                     int *fds)
 {
-  if (send(agent->fd, request, strlen(request), MSG_NOSIGNAL) < 0)
+  if (send(agent->fd, request, strlen(request), MSG_NOSIGNAL) < 0) {
     return errno == EAGAIN ? -ETIMEDOUT : -errno;
+  }
   return receive(agent->fd, reply, fds);
 }
 
@@ -109,9 +116,11 @@ static int exchange(struct harp_agent *agent, const char *request, struct harp_a
 /* Whether the text can stand in a JSON string as it is. */
 static bool is_plain(const char *text)
 {
-  for (; *text; text++)
-    if (*text < ' ' || *text > '~' || *text == '"' || *text == '\\')
+  for (; *text; text++) {
+    if (*text < ' ' || *text > '~' || *text == '"' || *text == '\\') {
       return false;
+    }
+  }
   return true;
 }
 
@@ -121,10 +130,12 @@ static void write_open(char *request, const struct harp_agent *agent,
   char address[INET_ADDRSTRLEN] = "kernel", mac[18] = "";
   static const uint8_t unset[6];
   const uint8_t *m = config->mac;
-  if (config->address)
+  if (config->address) {
     inet_ntop(AF_INET, &config->address, address, sizeof(address));
-  if (memcmp(m, unset, sizeof(unset)) != 0)
+  }
+  if (memcmp(m, unset, sizeof(unset)) != 0) {
     snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5]);
+  }
   snprintf(request, HARP_AGENT_REQUEST,
            "{\"version\":%d,\"op\":\"open\",\"device\":\"%s\",\"queues\":%u,\"address\":\"%s\","
            "\"mac\":\"%s\",\"mtu\":%u,\"ports\":[%u,%u]}",
@@ -145,24 +156,29 @@ int harp_agent_open(struct harp_agent *agent, const char *scheme,
                     char *error)
 {
   char request[HARP_AGENT_REQUEST];
-  if (strlen(config->agent) >= sizeof(agent->path))
+  if (strlen(config->agent) >= sizeof(agent->path)) {
     return harp_port_fail(error, -ENAMETOOLONG,
                           "HARP_AGENT=%.40s…: longer than %zu bytes; name a shorter path",
                           config->agent, sizeof(agent->path) - 1);
+  }
   memcpy(agent->path, config->agent, strlen(config->agent) + 1);
   int length = snprintf(agent->device, sizeof(agent->device), "%s:%s", scheme, config->device);
-  if (length >= (int)sizeof(agent->device) || !is_plain(agent->device))
+  if (length >= (int)sizeof(agent->device) || !is_plain(agent->device)) {
     return harp_port_fail(error, -EINVAL, "%s:%.40s: not the name of an interface", scheme,
                           config->device);
+  }
   write_open(request, agent, config);
   int rc = dial(agent);
-  if (rc < 0)
+  if (rc < 0) {
     return no_agent(agent, rc, error);
+  }
   rc = exchange(agent, request, reply, fds);
-  if (rc < 0 && reply->error[0])
+  if (rc < 0 && reply->error[0]) {
     return harp_port_fail(error, rc, "%s", reply->error);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return no_agent(agent, rc, error);
+  }
   agent->ports_first = reply->ports_first;
   agent->ports_last = reply->ports_last;
   return rc;
@@ -183,14 +199,17 @@ static int exchange_again(struct harp_agent *agent, const char *request,
   int rc = exchange(agent, request, reply, fds);
   for (int waited = 0; is_lost(rc) && waited < RESTART_MS; waited += RETRY_MS) {
     rc = dial(agent);
-    if (rc == 0)
+    if (rc == 0) {
       rc = exchange(agent, request, reply, fds);
-    if (is_lost(rc))
+    }
+    if (is_lost(rc)) {
       nanosleep(&pause, NULL);
+    }
   }
   /* The reply may still come. The next call needs another connection. */
-  if (rc == -ETIMEDOUT)
+  if (rc == -ETIMEDOUT) {
     shutdown(agent->fd, SHUT_RDWR);
+  }
   return rc;
 }
 
@@ -207,8 +226,9 @@ int harp_agent_listen(struct harp_agent *agent, struct silent_block *block, int 
            HARP_AGENT_VERSION, agent->device, agent->ports_first, agent->ports_last, block->first,
            count);
   int rc = exchange_again(agent, request, &reply, received);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
+  }
   if (rc == 0 || rc > (int)count || reply.port != block->first) {
     close_all(received, rc);
     return -EPROTO;

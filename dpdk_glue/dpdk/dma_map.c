@@ -27,8 +27,9 @@ int harp_dma_table_init(struct dma_table *dma, enum dma_reach reach, struct rte_
   dma->budget = budget ? budget : reach == REACH_MAPPED ? MAPPINGS : EXTENTS;
   void *table = mmap(NULL, EXTENTS * sizeof(struct dma_extent), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (table == MAP_FAILED)
+  if (table == MAP_FAILED) {
     return -ENOMEM;
+  }
   dma->extents = table;
   pthread_mutex_init(&dma->lock, NULL);
   return 0;
@@ -43,10 +44,12 @@ void harp_dma_table_move(struct dma_table *dma, struct rte_device *device)
 
 void harp_dma_table_close(struct dma_table *dma)
 {
-  if (!dma->extents)
+  if (!dma->extents) {
     return;
-  while (atomic_load_explicit(&dma->count, memory_order_relaxed))
+  }
+  while (atomic_load_explicit(&dma->count, memory_order_relaxed)) {
     harp_dma_revoke(dma, 0, UINTPTR_MAX);
+  }
   harp_dma_unmap_deferred(dma);
   munmap(dma->extents, EXTENTS * sizeof(struct dma_extent));
   pthread_mutex_destroy(&dma->lock);
@@ -76,8 +79,9 @@ static bool locate(struct dma_extent *extent)
   extent->iova = first;
   for (;;) {
     at = (at & ~(uintptr_t)(HUGE_PAGE - 1)) + HUGE_PAGE;
-    if (at >= extent->end)
+    if (at >= extent->end) {
       return run;
+    }
     uint64_t next = rte_mem_virt2phy((const void *)at);
     bool also = next != RTE_BAD_IOVA && stays(next);
     if (also != run || (run && next != first + (at - extent->start))) {
@@ -160,10 +164,11 @@ static unsigned first_behind(const struct dma_table *dma, uintptr_t address, uns
   unsigned low = 0, high = count;
   while (low < high) {
     unsigned middle = (low + high) / 2;
-    if (__atomic_load_n(&dma->extents[middle].end, __ATOMIC_RELAXED) > address)
+    if (__atomic_load_n(&dma->extents[middle].end, __ATOMIC_RELAXED) > address) {
       high = middle;
-    else
+    } else {
       low = middle + 1;
+    }
   }
   return low;
 }
@@ -172,8 +177,9 @@ static void insert(struct dma_table *dma, unsigned at, const struct dma_extent *
 {
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
   begin_change(dma);
-  for (unsigned i = count; i > at; i--)
+  for (unsigned i = count; i > at; i--) {
     put(&dma->extents[i], &dma->extents[i - 1]);
+  }
   put(&dma->extents[at], extent);
   atomic_store_explicit(&dma->count, count + 1, memory_order_relaxed);
   end_change(dma);
@@ -184,8 +190,9 @@ static void remove_at(struct dma_table *dma, unsigned at)
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
   struct dma_mapping *mapping = dma->extents[at].mapping;
   begin_change(dma);
-  for (unsigned i = at; i + 1 < count; i++)
+  for (unsigned i = at; i + 1 < count; i++) {
     put(&dma->extents[i], &dma->extents[i + 1]);
+  }
   atomic_store_explicit(&dma->count, count - 1, memory_order_relaxed);
   end_change(dma);
   if (mapping && --mapping->extents == 0) {
@@ -199,13 +206,15 @@ static void split(struct dma_table *dma, uintptr_t address)
 {
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
   unsigned at = first_behind(dma, address, count);
-  if (at == count || dma->extents[at].start >= address)
+  if (at == count || dma->extents[at].start >= address) {
     return;
+  }
   struct dma_extent second = dma->extents[at];
   second.iova += address - second.start;
   second.start = address;
-  if (second.mapping)
+  if (second.mapping) {
     second.mapping->extents++;
+  }
   begin_change(dma);
   __atomic_store_n(&dma->extents[at].end, address, __ATOMIC_RELAXED);
   end_change(dma);
@@ -263,10 +272,11 @@ void harp_dma_revoke(struct dma_table *dma, uintptr_t start, uintptr_t end)
   unsigned at = first_behind(dma, start, atomic_load_explicit(&dma->count, memory_order_relaxed));
   while (at < atomic_load_explicit(&dma->count, memory_order_relaxed) &&
          dma->extents[at].start < end) {
-    if (--dma->extents[at].loans == 0)
+    if (--dma->extents[at].loans == 0) {
       remove_at(dma, at);
-    else
+    } else {
       at++;
+    }
   }
   pthread_mutex_unlock(&dma->lock);
 }
@@ -277,9 +287,10 @@ void harp_dma_unmap_deferred(struct dma_table *dma)
   while (dma->dead) {
     struct dma_mapping *mapping = dma->dead;
     dma->dead = mapping->next;
-    if (dma->reach == REACH_MAPPED && dma->device)
+    if (dma->reach == REACH_MAPPED && dma->device) {
       rte_vfio_container_dma_unmap(RTE_VFIO_DEFAULT_CONTAINER_FD, mapping->start, mapping->start,
                                    mapping->end - mapping->start);
+    }
     free(mapping);
     dma->used--;
   }
@@ -297,19 +308,23 @@ bool harp_dma_find(struct dma_table *dma, uintptr_t address, unsigned *recent,
   unsigned version = atomic_load_explicit(&dma->version, memory_order_acquire);
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
   unsigned at = *recent;
-  if (version & 1)
+  if (version & 1) {
     return false;
-  if (at < count)
+  }
+  if (at < count) {
     *extent = get(&dma->extents[at]);
+  }
   if (at >= count || !holds(extent, address)) {
     at = first_behind(dma, address, count);
-    if (at >= count)
+    if (at >= count) {
       return false;
+    }
     *extent = get(&dma->extents[at]);
   }
   atomic_thread_fence(memory_order_acquire);
-  if (atomic_load_explicit(&dma->version, memory_order_relaxed) != version)
+  if (atomic_load_explicit(&dma->version, memory_order_relaxed) != version) {
     return false;
+  }
   *recent = at;
   return extent->mapping && holds(extent, address);
 }

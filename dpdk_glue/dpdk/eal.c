@@ -41,8 +41,9 @@ static ssize_t hear(void *cookie, const char *text, size_t length)
   pthread_mutex_lock(&complaint_lock);
   for (size_t i = 0; i < length && !complaint_whole; i++) {
     complaint_whole = text[i] == '\n' && complaint_used > 0;
-    if (text[i] >= ' ' && text[i] != '"' && complaint_used < sizeof(complaint) - 1)
+    if (text[i] >= ' ' && text[i] != '"' && complaint_used < sizeof(complaint) - 1) {
       complaint[complaint_used++] = text[i];
+    }
   }
   complaint[complaint_used] = '\0';
   pthread_mutex_unlock(&complaint_lock);
@@ -63,8 +64,9 @@ void harp_eal_forget_complaint(void)
 static int listen_to_log(void)
 {
   FILE *log = fopencookie(NULL, "w", (cookie_io_functions_t){.write = hear});
-  if (!log)
+  if (!log) {
     return -ENOMEM;
+  }
   setvbuf(log, NULL, _IOLBF, 0);
   return rte_openlog_stream(log) < 0 ? -EIO : 0;
 }
@@ -78,8 +80,9 @@ static uint64_t read_number(const char *folder, const char *entry, const char *n
   snprintf(path, sizeof(path), "%s/%s/%s", folder, entry, name);
   FILE *file = fopen(path, "re");
   if (file) {
-    if (fscanf(file, "%llu", &value) != 1)
+    if (fscanf(file, "%llu", &value) != 1) {
       value = 0;
+    }
     fclose(file);
   }
   return value;
@@ -93,15 +96,18 @@ static uint64_t free_hugepages(uint64_t *page_kib)
   *page_kib = 0;
   DIR *sizes = opendir(folder);
   for (struct dirent *entry; sizes && (entry = readdir(sizes));) {
-    if (sscanf(entry->d_name, "hugepages-%lukB", &size) != 1)
+    if (sscanf(entry->d_name, "hugepages-%lukB", &size) != 1) {
       continue;
+    }
     uint64_t count = read_number(folder, entry->d_name, "free_hugepages");
     kib += count * size;
-    if (count && (!*page_kib || size < *page_kib))
+    if (count && (!*page_kib || size < *page_kib)) {
       *page_kib = size;
+    }
   }
-  if (sizes)
+  if (sizes) {
     closedir(sizes);
+  }
   return kib >> 10;
 }
 
@@ -111,23 +117,26 @@ static int choose_memory(const struct harp_eal_request *request, char *error)
   uint32_t needed = request->hugepages ? request->hugepages : request->need_mib;
   eal.huge = free_mib >= needed;
   eal.mib = eal.huge ? needed : PLAIN_MIB;
-  if (!eal.huge && request->hugepages)
+  if (!eal.huge && request->hugepages) {
     return harp_port_fail(error, -ENOMEM,
                           "dpdk:%.150s: hugepages = %u asks for more than the %lu "
                           "MiB that are free: set some aside (sysctl vm.nr_hugepages), lower the "
                           "number, or leave it out to do without",
                           request->device, request->hugepages, (unsigned long)free_mib);
-  if (!eal.huge && request->physical)
+  }
+  if (!eal.huge && request->physical) {
     return harp_port_fail(error, -ENOMEM,
                           "dpdk:%.150s: without an IOMMU the device needs "
                           "hugepages, %u MiB, and %lu are free: set some aside (sysctl "
                           "vm.nr_hugepages)",
                           request->device, needed, (unsigned long)free_mib);
-  if (eal.huge)
+  }
+  if (eal.huge) {
     snprintf(eal.memory, sizeof(eal.memory), "hugepages of %lu MiB",
              (unsigned long)(page_kib >> 10));
-  else
+  } else {
     snprintf(eal.memory, sizeof(eal.memory), "no hugepages");
+  }
   return 0;
 }
 
@@ -168,12 +177,15 @@ static void initialize(const struct harp_eal_request *request)
                           "-a", "ffff:ff:1f.7", eal.physical ? "--iova-mode=pa" : "--iova-mode=va"};
   const char *huge[] = {"--in-memory", "--single-file-segments"};
   const char *plain[] = {"--no-huge", "--no-shconf", prefix};
-  for (size_t i = 0; i < sizeof(always) / sizeof(always[0]); i++)
+  for (size_t i = 0; i < sizeof(always) / sizeof(always[0]); i++) {
     arguments[count++] = (char *)(uintptr_t)always[i];
-  for (size_t i = 0; eal.huge && i < sizeof(huge) / sizeof(huge[0]); i++)
+  }
+  for (size_t i = 0; eal.huge && i < sizeof(huge) / sizeof(huge[0]); i++) {
     arguments[count++] = (char *)(uintptr_t)huge[i];
-  for (size_t i = 0; !eal.huge && i < sizeof(plain) / sizeof(plain[0]); i++)
+  }
+  for (size_t i = 0; !eal.huge && i < sizeof(plain) / sizeof(plain[0]); i++) {
     arguments[count++] = (char *)(uintptr_t)plain[i];
+  }
   if (!eal.huge || request->hugepages) {
     arguments[count++] = (char *)(uintptr_t)"-m";
     arguments[count++] = memory;
@@ -181,41 +193,48 @@ static void initialize(const struct harp_eal_request *request)
   arguments[count] = NULL;
   eal.running = rte_eal_init(count, arguments) >= 0;
   /* HARP shares nothing with other processes, so the runtime folder stays empty. */
-  if (eal.running)
+  if (eal.running) {
     rmdir(rte_eal_get_runtime_dir());
+  }
 }
 
 static int start(const struct harp_eal_request *request, char *error)
 {
   int rc = choose_memory(request, error);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
+  }
   eal.tried = true;
   eal.physical = request->physical;
-  if (listen_to_log() < 0)
+  if (listen_to_log() < 0) {
     return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: out of memory", request->device);
+  }
   initialize(request);
-  if (!eal.running)
+  if (!eal.running) {
     return harp_port_fail(error, -EIO, "dpdk:%.150s: DPDK does not start: %s (%s)", request->device,
                           rte_strerror(rte_errno), complaint);
+  }
   return 0;
 }
 
 int harp_eal_start(const struct harp_eal_request *request, char *error)
 {
   harp_eal_forget_complaint();
-  if (!eal.tried)
+  if (!eal.tried) {
     return start(request, error);
-  if (!eal.running)
+  }
+  if (!eal.running) {
     return harp_port_fail(error, -EIO,
                           "dpdk:%.150s: DPDK failed to start earlier in this process, and "
                           "it can start only once; start a new process",
                           request->device);
-  if (request->physical != eal.physical || (request->hugepages && !eal.huge))
+  }
+  if (request->physical != eal.physical || (request->hugepages && !eal.huge)) {
     return harp_port_fail(error, -EBUSY,
                           "dpdk:%.150s: DPDK already runs in this process, with %s "
                           "and %s addresses; a device of another kind needs a process of its own",
                           request->device, eal.memory, eal.physical ? "physical" : "virtual");
+  }
   return 0;
 }
 
@@ -249,8 +268,9 @@ int harp_eal_thread(void (*function)(void *argument), void *argument)
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = pthread_create(&thread, NULL, run, &task);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error)
+  if (error) {
     return -error;
+  }
   pthread_join(thread, NULL);
   return 0;
 }

@@ -36,11 +36,13 @@ static void look_at_link(struct ethdev_port *ethdev)
 {
   struct rte_eth_link link = {0};
   if (atomic_load_explicit(&ethdev->gone, memory_order_acquire) ||
-      rte_eth_link_get_nowait(ethdev->id, &link) < 0)
+      rte_eth_link_get_nowait(ethdev->id, &link) < 0) {
     return;
+  }
   bool up = link.link_status == RTE_ETH_LINK_UP;
-  if (up)
+  if (up) {
     atomic_store_explicit(&ethdev->been_up, true, memory_order_relaxed);
+  }
   /* A software peer that has not connected yet is not a failure. */
   atomic_store_explicit(&ethdev->down,
                         !up && atomic_load_explicit(&ethdev->been_up, memory_order_relaxed),
@@ -52,15 +54,18 @@ static void look_at_link(struct ethdev_port *ethdev)
 /* Keeps all pollers off the device until leave_gates. */
 static void take_gates(struct ethdev_port *ethdev)
 {
-  for (unsigned q = 0; q < ethdev->queue_count; q++)
-    while (!harp_ethdev_try_gate(&ethdev->queues[q]))
+  for (unsigned q = 0; q < ethdev->queue_count; q++) {
+    while (!harp_ethdev_try_gate(&ethdev->queues[q])) {
       sched_yield();
+    }
+  }
 }
 
 static void leave_gates(struct ethdev_port *ethdev)
 {
-  for (unsigned q = 0; q < ethdev->queue_count; q++)
+  for (unsigned q = 0; q < ethdev->queue_count; q++) {
     harp_ethdev_leave_gate(&ethdev->queues[q]);
+  }
 }
 
 static void restart(void *argument)
@@ -68,10 +73,11 @@ static void restart(void *argument)
   struct ethdev_port *ethdev = argument;
   char error[HARP_PORT_ERROR_SIZE];
   harp_ethdev_detach(ethdev);
-  if (harp_ethdev_attach(ethdev, error) < 0 || harp_ethdev_configure(ethdev, error) < 0)
+  if (harp_ethdev_attach(ethdev, error) < 0 || harp_ethdev_configure(ethdev, error) < 0) {
     atomic_store(&ethdev->gone, true);
-  else
+  } else {
     rte_eth_dev_callback_register(ethdev->id, RTE_ETH_EVENT_INTR_RMV, device_removed, ethdev);
+  }
   harp_dma_table_move(&ethdev->dma, ethdev->device);
 }
 
@@ -100,17 +106,22 @@ static void open_device(void *argument)
   struct opening *opening = argument;
   struct ethdev_port *ethdev = opening->ethdev;
   int rc = harp_ethdev_probe(ethdev, opening->error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = harp_ethdev_allocate(ethdev, opening->error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = harp_ethdev_attach(ethdev, opening->error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = harp_ethdev_configure(ethdev, opening->error);
+  }
   if (rc == 0 &&
-      harp_dma_table_init(&ethdev->dma, ethdev->reach, ethdev->device, ethdev->spec.regions) < 0)
+      harp_dma_table_init(&ethdev->dma, ethdev->reach, ethdev->device, ethdev->spec.regions) < 0) {
     rc = harp_port_fail(opening->error, -ENOMEM, "dpdk:%.150s: out of memory", ethdev->spec.name);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rte_eth_dev_callback_register(ethdev->id, RTE_ETH_EVENT_INTR_RMV, device_removed, ethdev);
+  }
   opening->result = rc;
 }
 
@@ -121,8 +132,9 @@ static void close_device(void *argument)
     harp_ethdev_tx_drop(&ethdev->queues[q]);
     harp_ethdev_rx_drop(&ethdev->queues[q]);
   }
-  if (ethdev->device)
+  if (ethdev->device) {
     rte_eth_dev_callback_unregister(ethdev->id, RTE_ETH_EVENT_INTR_RMV, device_removed, ethdev);
+  }
   harp_dma_table_close(&ethdev->dma);
   harp_ethdev_detach(ethdev);
   harp_ethdev_free(ethdev);
@@ -145,31 +157,35 @@ static int set_up(struct ethdev_port *ethdev, const struct harp_port_config *con
 {
   struct opening opening = {.ethdev = ethdev, .error = error};
   int rc = harp_ethdev_spec_parse(&ethdev->spec, config->device, error);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
-  if (!config->address)
+  }
+  if (!config->address) {
     return harp_port_fail(error, -EINVAL,
                           "dpdk:%.150s: the kernel has no address on this device "
                           "to share; set address = A.B.C.D/N",
                           ethdev->spec.name);
+  }
   ethdev->config = *config;
   ethdev->config.device = ethdev->spec.devargs;
   ethdev->queue_count = config->queues;
   harp_local_ports_init(&ethdev->local_ports, config->ports_first, config->ports_last);
   rc = harp_eal_thread(open_device, &opening);
-  if (rc < 0)
+  if (rc < 0) {
     return harp_port_fail(error, rc,
                           "dpdk:%.150s: cannot start a thread: %s; raise the limit on "
                           "processes (ulimit -u, pids.max)",
                           ethdev->spec.name, strerror(-rc));
+  }
   return opening.result;
 }
 
 static int ethdev_open(struct harp_port **port, const struct harp_port_config *config, char *error)
 {
   struct ethdev_port *ethdev = calloc(1, sizeof(*ethdev));
-  if (!ethdev)
+  if (!ethdev) {
     return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: out of memory", config->device);
+  }
   ethdev->port.ops = &harp_port_dpdk;
   harp_ethdev_owner_init(&ethdev->owner);
   int rc = set_up(ethdev, config, error);
@@ -206,12 +222,14 @@ static int ethdev_arm(struct harp_port *port, unsigned number, bool asleep)
     return 0;
   }
   harp_ethdev_flush(port, number);
-  if (atomic_load_explicit(&ethdev->gone, memory_order_acquire))
+  if (atomic_load_explicit(&ethdev->gone, memory_order_acquire)) {
     return 0;
+  }
   atomic_store(&queue->asleep, true);
   nap(queue);
-  if (!harp_ethdev_rx_waits(ethdev, queue))
+  if (!harp_ethdev_rx_waits(ethdev, queue)) {
     return 0;
+  }
   atomic_store_explicit(&queue->asleep, false, memory_order_relaxed);
   return 1;
 }
@@ -249,8 +267,9 @@ static void ethdev_count(struct harp_port *port, unsigned number, uint64_t *coun
   struct ethdev_port *ethdev = harp_ethdev_of(port);
   struct ethdev_queue *queue = &ethdev->queues[number];
   struct ethdev_counts *counts = &queue->counts;
-  if (number == 0)
+  if (number == 0) {
     look_at_link(ethdev);
+  }
   counters[HARP_COUNTER_tx_copied_bytes] += counts->tx_copied;
   counters[HARP_COUNTER_tx_zero_copy_bytes] += counts->tx_referred;
   counters[HARP_COUNTER_port_tx_full] += counts->tx_full;

@@ -71,11 +71,12 @@ static int try_file(const struct ethdev_spec *spec, const char *path, char *erro
     close(fd);
     return 0;
   }
-  if (code == EBUSY)
+  if (code == EBUSY) {
     return harp_port_fail(error, -EBUSY,
                           "dpdk:%s: another process uses the device (%s is busy); "
                           "end it, or give this process another NIC",
                           spec->name, path);
+  }
   return harp_port_fail(error, -code,
                         "dpdk:%s: cannot open %s: %s; give this user access to it, "
                         "or run as root",
@@ -90,10 +91,12 @@ static unsigned iommu_bits(const struct ethdev_spec *spec)
   unsigned long long capabilities = 0;
   function_path(spec, "iommu/intel-iommu/cap", path, sizeof(path));
   FILE *file = fopen(path, "re");
-  if (!file)
+  if (!file) {
     return 0;
-  if (fscanf(file, "%llx", &capabilities) != 1)
+  }
+  if (fscanf(file, "%llx", &capabilities) != 1) {
     capabilities = 0;
+  }
   fclose(file);
   return capabilities ? (unsigned)(capabilities >> 16 & 63) + 1 : 0;
 }
@@ -119,15 +122,17 @@ static int look_at_group(const struct ethdev_spec *spec, const char *group, char
     snprintf(other.name, sizeof(other.name), "%.63s", entry->d_name);
     read_link(&other, "driver", driver, sizeof(driver));
     read_text(&other, "class", class, sizeof(class));
-    if (!stands_aside(driver, class))
+    if (!stands_aside(driver, class)) {
       rc = harp_port_fail(error, -EBUSY,
                           "dpdk:%s: shares IOMMU group %s with %s, which is bound to "
                           "%s, and VFIO needs the whole group: name that device "
                           "to harp setup as well, or move the card to another slot",
                           spec->name, group, other.name, driver);
+    }
   }
-  if (members)
+  if (members) {
     closedir(members);
+  }
   return rc;
 }
 
@@ -135,25 +140,29 @@ static int look_at_vfio(struct ethdev_spec *spec, char *error)
 {
   char group[32], path[96];
   read_link(spec, "iommu_group", group, sizeof(group));
-  if (!group[0])
+  if (!group[0]) {
     return harp_port_fail(error, -ENODEV,
                           "dpdk:%s: bound to vfio-pci, but in no IOMMU group; "
                           "switch the IOMMU on, or allow VFIO without one (harp setup)",
                           spec->name);
+  }
   snprintf(path, sizeof(path), "/dev/vfio/%s", group);
   spec->iommu = access(path, F_OK) == 0;
-  if (!spec->iommu)
+  if (!spec->iommu) {
     snprintf(path, sizeof(path), "/dev/vfio/noiommu-%s", group);
-  if (access(path, F_OK) < 0)
+  }
+  if (access(path, F_OK) < 0) {
     return harp_port_fail(error, -ENOENT,
                           "dpdk:%s: /dev/vfio/%s does not exist: a container needs "
                           "it, and /dev/vfio/vfio (docker run --device, or a privileged pod)",
                           spec->name, group);
+  }
   unsigned bits = iommu_bits(spec);
   spec->physical = !spec->iommu || (bits && bits < ADDRESS_BITS);
   int rc = try_file(spec, path, error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = try_file(spec, "/dev/vfio/vfio", error);
+  }
   return rc == 0 && spec->iommu ? look_at_group(spec, group, error) : rc;
 }
 
@@ -163,8 +172,9 @@ static bool may_lock_all(void)
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
   struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = {0};
   struct rlimit limit = {0};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY)
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY) {
     return true;
+  }
   return syscall(SYS_capget, &header, caps) == 0 && caps[0].effective & 1u << CAP_IPC_LOCK;
 }
 
@@ -173,8 +183,9 @@ static int look_at_limit(const struct ethdev_spec *spec, char *error)
   struct rlimit limit = {0};
   uint32_t needed = harp_eal_mib();
   if (!spec->iommu || may_lock_all() || getrlimit(RLIMIT_MEMLOCK, &limit) < 0 ||
-      limit.rlim_cur >> 20 >= needed)
+      limit.rlim_cur >> 20 >= needed) {
     return 0;
+  }
   return harp_port_fail(error, -EPERM,
                         "dpdk:%s: HARP must map %u MiB for the device, but this process may "
                         "lock only %lu: give it CAP_IPC_LOCK, or raise the limit (ulimit -l "
@@ -186,11 +197,12 @@ static int look_at_uio(struct ethdev_spec *spec, const char *driver, char *error
 {
   spec->physical = true;
   snprintf(spec->uio, sizeof(spec->uio), "%.23s", driver);
-  if (geteuid() != 0)
+  if (geteuid() != 0) {
     return harp_port_fail(error, -EPERM,
                           "dpdk:%s: only root can use a device bound to %s; bind it "
                           "to vfio-pci, or run as root",
                           spec->name, driver);
+  }
   return 0;
 }
 
@@ -198,14 +210,17 @@ static int look_at_pci(struct ethdev_spec *spec, char *error)
 {
   char path[160], driver[64];
   function_path(spec, "", path, sizeof(path));
-  if (access(path, F_OK) < 0)
+  if (access(path, F_OK) < 0) {
     return harp_port_fail(error, -ENODEV, "dpdk:%s: there is no such PCI device; see lspci -D",
                           spec->name);
+  }
   read_link(spec, "driver", driver, sizeof(driver));
-  if (strcmp(driver, "vfio-pci") == 0)
+  if (strcmp(driver, "vfio-pci") == 0) {
     return look_at_vfio(spec, error);
-  if (strcmp(driver, "uio_pci_generic") == 0 || strcmp(driver, "igb_uio") == 0)
+  }
+  if (strcmp(driver, "uio_pci_generic") == 0 || strcmp(driver, "igb_uio") == 0) {
     return look_at_uio(spec, driver, error);
+  }
   return harp_port_fail(error, -EBUSY,
                         "dpdk:%s: the NIC is %s%s; bind it to vfio-pci (harp setup "
                         "does)",
@@ -231,18 +246,21 @@ static int make_way(const struct ethdev_spec *spec, char *error)
 {
   char folder[sizeof(spec->socket)];
   snprintf(folder, sizeof(folder), "%s", spec->socket);
-  if (access(dirname(folder), W_OK) < 0)
+  if (access(dirname(folder), W_OK) < 0) {
     return harp_port_fail(error, -errno,
                           "dpdk:%.60s: cannot create a socket at %.107s: %s; name a "
                           "folder that exists and is writable",
                           spec->name, spec->socket, strerror(errno));
-  if (access(spec->socket, F_OK) < 0)
+  }
+  if (access(spec->socket, F_OK) < 0) {
     return 0;
-  if (try_socket(spec->socket) == 0 || errno != ECONNREFUSED)
+  }
+  if (try_socket(spec->socket) == 0 || errno != ECONNREFUSED) {
     return harp_port_fail(error, -EBUSY,
                           "dpdk:%.60s: %.107s exists, and a process may listen there: end "
                           "it, or choose another path",
                           spec->name, spec->socket);
+  }
   unlink(spec->socket);
   return 0;
 }
@@ -251,11 +269,12 @@ static int make_way(const struct ethdev_spec *spec, char *error)
 static int wait_for_server(const struct ethdev_spec *spec, char *error)
 {
   for (unsigned waited = 0; access(spec->socket, F_OK) < 0; waited += 20) {
-    if (waited >= PEER_WAIT_MS)
+    if (waited >= PEER_WAIT_MS) {
       return harp_port_fail(error, -ENOENT,
                             "dpdk:%.60s: no process has listened at %.107s for %u s: "
                             "start the other side (net_vhost), or correct the path",
                             spec->name, spec->socket, PEER_WAIT_MS / 1000);
+    }
     usleep(20000);
   }
   return 0;
@@ -263,10 +282,12 @@ static int wait_for_server(const struct ethdev_spec *spec, char *error)
 
 static int look_at_socket(const struct ethdev_spec *spec, char *error)
 {
-  if (!spec->socket[0])
+  if (!spec->socket[0]) {
     return 0;
-  if (spec->serves)
+  }
+  if (spec->serves) {
     return make_way(spec, error);
+  }
   return strncmp(spec->name, "virtio_user", 11) == 0 ? wait_for_server(spec, error) : 0;
 }
 
@@ -274,10 +295,12 @@ int harp_ethdev_probe(struct ethdev_port *ethdev, char *error)
 {
   struct ethdev_spec *spec = &ethdev->spec;
   int rc = spec->pci ? look_at_pci(spec, error) : look_at_socket(spec, error);
-  if (rc == 0 && spec->pci)
+  if (rc == 0 && spec->pci) {
     rc = harp_ethdev_owner_take(&ethdev->owner, spec, error);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return rc;
+  }
   struct harp_eal_request request = {
       .device = spec->name,
       .hugepages = ethdev->config.hugepages,
@@ -291,12 +314,13 @@ int harp_ethdev_probe(struct ethdev_port *ethdev, char *error)
 static int attach_failed(const struct ethdev_spec *spec, int code, char *error)
 {
   const char *said = harp_eal_complaint();
-  if (strstr(said, "DMA"))
+  if (strstr(said, "DMA")) {
     return harp_port_fail(error, code,
                           "dpdk:%.100s: cannot map HARP's memory in the IOMMU (%s): "
                           "raise the limit on locked memory (CAP_IPC_LOCK, ulimit -l unlimited); "
                           "the kernel's log (dmesg) may say more",
                           spec->name, said);
+  }
   return harp_port_fail(error, code, "dpdk:%.150s: DPDK cannot open the device: %s%s%s", spec->name,
                         strerror(-code), *said ? "; DPDK says " : "", said);
 }
@@ -330,20 +354,22 @@ static int probe(const struct ethdev_spec *spec, char *error)
   }
   struct patience patience = {.socket = spec->socket, .done = eventfd(0, EFD_CLOEXEC)};
   pthread_t thread;
-  if (patience.done < 0 || pthread_create(&thread, NULL, open_watchdog, &patience) != 0)
+  if (patience.done < 0 || pthread_create(&thread, NULL, open_watchdog, &patience) != 0) {
     return harp_port_fail(error, -EAGAIN,
                           "dpdk:%.150s: no thread or no descriptor left: raise "
                           "the limits (ulimit -u, -n)",
                           spec->name);
+  }
   int rc = rte_dev_probe(spec->devargs);
   eventfd_write(patience.done, 1);
   pthread_join(thread, NULL);
   close(patience.done);
-  if (rc < 0 && patience.ended)
+  if (rc < 0 && patience.ended) {
     return harp_port_fail(error, -ENOTCONN,
                           "dpdk:%.60s: no peer connected to %.107s within %u s: start "
                           "the other side (net_vhost with client=1)",
                           spec->name, spec->socket, PEER_WAIT_MS / 1000);
+  }
   return rc < 0 ? attach_failed(spec, rc, error) : 0;
 }
 
@@ -352,39 +378,46 @@ int harp_ethdev_attach(struct ethdev_port *ethdev, char *error)
   const struct ethdev_spec *spec = &ethdev->spec;
   struct rte_eth_dev_info info;
   harp_eal_forget_complaint();
-  if (rte_eth_dev_get_port_by_name(spec->name, &ethdev->id) == 0)
+  if (rte_eth_dev_get_port_by_name(spec->name, &ethdev->id) == 0) {
     return harp_port_fail(error, -EBUSY,
                           "dpdk:%.100s: this process already uses the device; each "
                           "ztcp*.conf needs its own",
                           spec->name);
+  }
   int rc = probe(spec, error);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
+  }
   rc = rte_eth_dev_get_port_by_name(spec->name, &ethdev->id);
-  if (rc < 0)
+  if (rc < 0) {
     return harp_port_fail(error, -ENODEV,
                           "dpdk:%.150s: HARP has no driver for this device; it "
                           "has virtio, vhost, ena, gve, iavf, ice, i40e, ixgbe, vmxnet3 and memif",
                           spec->name);
+  }
   rc = rte_eth_dev_info_get(ethdev->id, &info);
-  if (rc < 0)
+  if (rc < 0) {
     return attach_failed(spec, rc, error);
+  }
   ethdev->device = info.device;
-  if (spec->pci)
+  if (spec->pci) {
     harp_ethdev_owner_attached(&ethdev->owner);
+  }
   return 0;
 }
 
 void harp_ethdev_detach(struct ethdev_port *ethdev)
 {
-  if (!ethdev->device)
+  if (!ethdev->device) {
     return;
+  }
   harp_ethdev_owner_detaching(&ethdev->owner);
   rte_eth_dev_stop(ethdev->id);
   rte_eth_dev_close(ethdev->id);
   rte_dev_remove(ethdev->device);
   ethdev->device = NULL;
   /* vhost removes its socket, virtio_user does not */
-  if (ethdev->spec.serves)
+  if (ethdev->spec.serves) {
     unlink(ethdev->spec.socket);
+  }
 }

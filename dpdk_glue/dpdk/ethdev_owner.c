@@ -34,8 +34,9 @@ static int openings(const char *driver)
   snprintf(path, sizeof(path), "/sys/module/%s/refcnt", driver);
   FILE *file = fopen(path, "re");
   if (file) {
-    if (fscanf(file, "%d", &count) != 1)
+    if (fscanf(file, "%d", &count) != 1) {
       count = -1;
+    }
     fclose(file);
   }
   return count;
@@ -46,8 +47,9 @@ static int openings(const char *driver)
 static bool is_driven(const struct ethdev_owner *owner, const struct ethdev_spec *spec)
 {
   uint8_t command = 0;
-  if (pread(owner->lock_fd, &command, sizeof(command), COMMAND) != sizeof(command))
+  if (pread(owner->lock_fd, &command, sizeof(command), COMMAND) != sizeof(command)) {
     return false;
+  }
   return command & COMMAND_BUS_MASTER && openings(spec->uio) != 0;
 }
 
@@ -56,17 +58,21 @@ static bool is_driven(const struct ethdev_owner *owner, const struct ethdev_spec
 static bool is_drivers_file(const char *target)
 {
   static const char *const beginnings[] = {"/dev/vfio/", "/dev/uio", "anon_inode:[vfio-device"};
-  for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++)
-    if (strncmp(target, beginnings[i], strlen(beginnings[i])) == 0)
+  for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++) {
+    if (strncmp(target, beginnings[i], strlen(beginnings[i])) == 0) {
       return true;
+    }
+  }
   return false;
 }
 
 static bool is_among(const int *files, unsigned count, int fd)
 {
-  for (unsigned i = 0; i < count; i++)
-    if (files[i] == fd)
+  for (unsigned i = 0; i < count; i++) {
+    if (files[i] == fd) {
       return true;
+    }
+  }
   return false;
 }
 
@@ -80,11 +86,13 @@ static unsigned find_files(int *files, const int *known, unsigned known_count)
     ssize_t length = readlinkat(dirfd(folder), entry->d_name, target, sizeof(target) - 1);
     target[length > 0 ? length : 0] = '\0';
     int fd = atoi(entry->d_name);
-    if (is_drivers_file(target) && !is_among(known, known_count, fd))
+    if (is_drivers_file(target) && !is_among(known, known_count, fd)) {
       files[count++] = fd;
+    }
   }
-  if (folder)
+  if (folder) {
     closedir(folder);
+  }
   return count;
 }
 
@@ -93,17 +101,19 @@ int harp_ethdev_owner_take(struct ethdev_owner *owner, const struct ethdev_spec 
   char path[160];
   snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/config", spec->name);
   owner->lock_fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (owner->lock_fd >= 0 && flock(owner->lock_fd, LOCK_EX | LOCK_NB) < 0)
+  if (owner->lock_fd >= 0 && flock(owner->lock_fd, LOCK_EX | LOCK_NB) < 0) {
     return harp_port_fail(error, -EBUSY,
                           "dpdk:%s: another process with HARP uses the device; end "
                           "it, or give this process another NIC",
                           spec->name);
-  if (owner->lock_fd >= 0 && spec->uio[0] && is_driven(owner, spec))
+  }
+  if (owner->lock_fd >= 0 && spec->uio[0] && is_driven(owner, spec)) {
     return harp_port_fail(error, -EBUSY,
                           "dpdk:%s: another process, perhaps in another container, "
                           "uses the device; end it, or give this process another NIC (if none "
                           "does: setpci -s %s COMMAND=0:4)",
                           spec->name, spec->name);
+  }
   owner->other_count = find_files(owner->others, NULL, 0);
   return 0;
 }
@@ -111,8 +121,9 @@ int harp_ethdev_owner_take(struct ethdev_owner *owner, const struct ethdev_spec 
 void harp_ethdev_owner_attached(struct ethdev_owner *owner)
 {
   unsigned count = find_files(owner->files, owner->others, owner->other_count);
-  for (unsigned i = 0; i < count; i++)
+  for (unsigned i = 0; i < count; i++) {
     fcntl(owner->files[i], F_SETFD, FD_CLOEXEC);
+  }
   owner->file_count = count;
 }
 
@@ -127,8 +138,9 @@ static void close_lock(struct ethdev_owner *owner)
 /* Unlocks explicitly, because a child process may have a copy of the descriptor. */
 void harp_ethdev_owner_give(struct ethdev_owner *owner)
 {
-  if (owner->lock_fd >= 0)
+  if (owner->lock_fd >= 0) {
     flock(owner->lock_fd, LOCK_UN);
+  }
   close_lock(owner);
 }
 
@@ -136,8 +148,9 @@ void harp_ethdev_owner_give(struct ethdev_owner *owner)
  * the close of the device would stop it for the new owner. */
 void harp_ethdev_owner_forget(struct ethdev_owner *owner)
 {
-  for (unsigned i = 0; i < owner->file_count; i++)
+  for (unsigned i = 0; i < owner->file_count; i++) {
     close(owner->files[i]);
+  }
   owner->file_count = 0;
   close_lock(owner);
 }

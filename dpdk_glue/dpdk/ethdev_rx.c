@@ -31,24 +31,29 @@ static void give(struct ethdev_queue *queue, struct rte_mbuf *mbuf)
 
 static void take_back(struct ethdev_queue *queue)
 {
-  if (queue->given_count)
+  if (queue->given_count) {
     rte_pktmbuf_free_bulk(queue->given, queue->given_count);
+  }
   queue->given_count = 0;
-  while (queue->whole_count)
+  while (queue->whole_count) {
     free(queue->whole[--queue->whole_count]);
+  }
 }
 
 void harp_ethdev_rx_drop(struct ethdev_queue *queue)
 {
   take_back(queue);
-  if (queue->chain.next)
+  if (queue->chain.next) {
     rte_pktmbuf_free(queue->chain.head);
+  }
   queue->chain.next = NULL;
-  while (queue->received_next < queue->received_count)
+  while (queue->received_next < queue->received_count) {
     rte_pktmbuf_free(queue->received[queue->received_next++]);
+  }
   void *mbuf;
-  while (queue->handed && rte_ring_dequeue(queue->handed, &mbuf) == 0)
+  while (queue->handed && rte_ring_dequeue(queue->handed, &mbuf) == 0) {
     rte_pktmbuf_free(mbuf);
+  }
 }
 
 /* --- Frames of other queues --- */
@@ -56,8 +61,9 @@ void harp_ethdev_rx_drop(struct ethdev_queue *queue)
 void harp_ethdev_wake(struct ethdev_queue *queue)
 {
   const struct itimerspec now = {.it_value.tv_nsec = 1};
-  if (atomic_load_explicit(&queue->asleep, memory_order_relaxed))
+  if (atomic_load_explicit(&queue->asleep, memory_order_relaxed)) {
     timerfd_settime(queue->timer_fd, 0, &now, NULL);
+  }
 }
 
 static void hand_over(struct ethdev_port *ethdev, struct ethdev_queue *from, unsigned to,
@@ -81,13 +87,16 @@ static void sort(struct ethdev_port *ethdev, struct ethdev_queue *queue)
     struct rte_mbuf *mbuf = queue->received[i];
     int to = harp_frame_queue(rte_pktmbuf_mtod(mbuf, const uint8_t *), mbuf->data_len,
                               ethdev->queue_count);
-    for (unsigned q = 0; to < 0 && q < ethdev->queue_count; q++)
-      if (q != queue->number)
+    for (unsigned q = 0; to < 0 && q < ethdev->queue_count; q++) {
+      if (q != queue->number) {
         hand_over(ethdev, queue, q, rte_pktmbuf_copy(mbuf, queue->large, 0, UINT32_MAX));
-    if (to < 0 || to == queue->number)
+      }
+    }
+    if (to < 0 || to == queue->number) {
       queue->received[kept++] = mbuf;
-    else
+    } else {
       hand_over(ethdev, queue, (unsigned)to, mbuf);
+    }
   }
   unsigned room = ETHDEV_BURST - kept;
   queue->received_count =
@@ -100,8 +109,9 @@ static void burst(struct ethdev_port *ethdev, struct ethdev_queue *queue)
   queue->received_count = rte_eth_rx_burst(ethdev->id, queue->number, queue->received,
                                            ETHDEV_BURST);
   /* Every queue needs ARP, even if the device steers the other frames. */
-  if (ethdev->queue_count > 1)
+  if (ethdev->queue_count > 1) {
     sort(ethdev, queue);
+  }
 }
 
 /* --- Chains --- */
@@ -147,9 +157,11 @@ static struct harp_rx_frame segment(const struct ethdev_chain *chain, const uint
 
 static bool has_headroom(const struct rte_mbuf *mbuf, uint16_t bytes)
 {
-  for (mbuf = mbuf->next; mbuf; mbuf = mbuf->next)
-    if (rte_pktmbuf_headroom(mbuf) < bytes || mbuf->refcnt != 1 || mbuf->data_len == 0)
+  for (mbuf = mbuf->next; mbuf; mbuf = mbuf->next) {
+    if (rte_pktmbuf_headroom(mbuf) < bytes || mbuf->refcnt != 1 || mbuf->data_len == 0) {
       return false;
+    }
+  }
   return true;
 }
 
@@ -163,14 +175,16 @@ static bool begin_chain(struct ethdev_port *ethdev, struct ethdev_queue *queue,
   uint8_t *frame = rte_pktmbuf_mtod(mbuf, uint8_t *);
   if (!vouched_for(ethdev, mbuf) || !harp_frame_tcp_fields(frame, mbuf->data_len, &peek) ||
       peek.header_length > mbuf->data_len || peek.header_length > sizeof(chain->header) ||
-      !has_headroom(mbuf, peek.header_length))
+      !has_headroom(mbuf, peek.header_length)) {
     return false;
+  }
   const struct rte_ipv4_hdr *ip = (const struct rte_ipv4_hdr *)(frame + ETH_HEADER);
   const struct rte_tcp_hdr *tcp = (const struct rte_tcp_hdr *)(frame + peek.start);
   uint32_t whole = ETH_HEADER + (uint32_t)rte_be_to_cpu_16(ip->total_length);
   uint32_t payload = (uint32_t)mbuf->data_len - peek.header_length;
-  if (whole > mbuf->pkt_len || whole <= mbuf->data_len)
+  if (whole > mbuf->pkt_len || whole <= mbuf->data_len) {
     return false;
+  }
   chain->head = mbuf;
   chain->next = mbuf->next;
   chain->header_length = peek.header_length;
@@ -204,8 +218,9 @@ static void next_of_chain(struct ethdev_queue *queue, struct harp_rx_frame *out)
           (uint8_t)(tcp->tcp_flags | (chain->left ? 0 : chain->last_flags)));
   chain->sequence += payload;
   *out = segment(chain, frame, payload);
-  if (!chain->next)
+  if (!chain->next) {
     give(queue, chain->head);
+  }
 }
 
 /* Copies a chain into one malloc'ed buffer, for chains that no driver should deliver. */
@@ -244,11 +259,13 @@ static bool report(struct ethdev_port *ethdev, struct ethdev_queue *queue,
     return true;
   }
   struct rte_mbuf *mbuf = queue->received[queue->received_next++];
-  if (queue->received_next < queue->received_count)
+  if (queue->received_next < queue->received_count) {
     rte_prefetch0(rte_pktmbuf_mtod(queue->received[queue->received_next], void *));
+  }
   if (mbuf->nb_segs > 1) {
-    if (begin_chain(ethdev, queue, mbuf, out))
+    if (begin_chain(ethdev, queue, mbuf, out)) {
       return true;
+    }
     give(queue, mbuf);
     return copy_whole(ethdev, queue, mbuf, out);
   }
@@ -276,15 +293,17 @@ int harp_ethdev_receive(struct harp_port *port, unsigned number, const struct ha
   struct ethdev_queue *queue = &ethdev->queues[number];
   harp_ethdev_enter(queue);
   take_back(queue);
-  if (atomic_load_explicit(&ethdev->gone, memory_order_acquire))
+  if (atomic_load_explicit(&ethdev->gone, memory_order_acquire)) {
     return -ENODEV;
+  }
   if (!has_some(queue) && harp_ethdev_try_gate(queue)) {
     burst(ethdev, queue);
     harp_ethdev_leave_gate(queue);
   }
   int n = 0;
-  while (n < max && n < ETHDEV_BURST && has_some(queue))
+  while (n < max && n < ETHDEV_BURST && has_some(queue)) {
     n += report(ethdev, queue, &frames[n]);
+  }
   if (n) {
     queue->nap_us = NAP_LEAST_US;
     return n;
@@ -294,10 +313,12 @@ int harp_ethdev_receive(struct harp_port *port, unsigned number, const struct ha
 
 bool harp_ethdev_rx_waits(struct ethdev_port *ethdev, struct ethdev_queue *queue)
 {
-  if (has_some(queue) || (queue->handed && !rte_ring_empty(queue->handed)))
+  if (has_some(queue) || (queue->handed && !rte_ring_empty(queue->handed))) {
     return true;
-  if (!harp_ethdev_try_gate(queue))
+  }
+  if (!harp_ethdev_try_gate(queue)) {
     return false;
+  }
   bool waits = rte_eth_rx_queue_count(ethdev->id, queue->number) > 0;
   harp_ethdev_leave_gate(queue);
   return waits;

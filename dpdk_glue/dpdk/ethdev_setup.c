@@ -60,10 +60,12 @@ static int failed(const struct ethdev_port *ethdev, int code, const char *what, 
 static enum dma_reach reach_of(const struct ethdev_port *ethdev,
                                const struct rte_eth_dev_info *info)
 {
-  if (!ethdev->spec.reference || !(info->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS))
+  if (!ethdev->spec.reference || !(info->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS)) {
     return REACH_NOTHING;
-  if (ethdev->spec.pci)
+  }
+  if (ethdev->spec.pci) {
     return ethdev->spec.physical ? REACH_PHYSICAL : REACH_MAPPED;
+  }
   /* Drivers that copy with this process's CPU when they send. virtio_user is not one of them:
    * its peer copies, and only from the memory that DPDK shares with it. */
   return driver_is(info, "net_vhost") || driver_is(info, "net_memif") ? REACH_PROCESS
@@ -73,26 +75,31 @@ static enum dma_reach reach_of(const struct ethdev_port *ethdev,
 static uint64_t rx_offloads(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info)
 {
   uint64_t wanted = 0;
-  if (ethdev->spec.rx_checksum)
+  if (ethdev->spec.rx_checksum) {
     wanted |= RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
+  }
   /* A merged segment has no checksum of its own, so the device must verify. */
-  if (ethdev->spec.rx_checksum && ethdev->spec.lro)
+  if (ethdev->spec.rx_checksum && ethdev->spec.lro) {
     wanted |= RTE_ETH_RX_OFFLOAD_TCP_LRO;
+  }
   wanted &= info->rx_offload_capa;
-  if (wanted & RTE_ETH_RX_OFFLOAD_TCP_LRO)
+  if (wanted & RTE_ETH_RX_OFFLOAD_TCP_LRO) {
     wanted |= info->rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER;
+  }
   return wanted;
 }
 
 static uint64_t tx_offloads(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info)
 {
   uint64_t wanted = RTE_ETH_TX_OFFLOAD_MULTI_SEGS, all = info->tx_offload_capa;
-  if (vhost_segments(ethdev, info))
+  if (vhost_segments(ethdev, info)) {
     all |= RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
+  }
   if (ethdev->spec.tx_checksum && all & RTE_ETH_TX_OFFLOAD_TCP_CKSUM) {
     wanted |= RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
-    if (ethdev->spec.tso)
+    if (ethdev->spec.tso) {
       wanted |= RTE_ETH_TX_OFFLOAD_TCP_TSO;
+    }
   }
   return wanted & all;
 }
@@ -101,14 +108,18 @@ static uint32_t harp_offloads(const struct ethdev_port *ethdev, const struct rte
                               uint64_t rx, uint64_t tx)
 {
   uint32_t offloads = 0;
-  if (tx & RTE_ETH_TX_OFFLOAD_TCP_CKSUM)
+  if (tx & RTE_ETH_TX_OFFLOAD_TCP_CKSUM) {
     offloads |= HARP_OFFLOAD_TX_CHECKSUM;
-  if (tx & RTE_ETH_TX_OFFLOAD_TCP_TSO)
+  }
+  if (tx & RTE_ETH_TX_OFFLOAD_TCP_TSO) {
     offloads |= HARP_OFFLOAD_TSO;
-  if (rx & RTE_ETH_RX_OFFLOAD_TCP_CKSUM)
+  }
+  if (rx & RTE_ETH_RX_OFFLOAD_TCP_CKSUM) {
     offloads |= HARP_OFFLOAD_RX_CHECKSUM;
-  if (rx & RTE_ETH_RX_OFFLOAD_TCP_LRO || vhost_segments(ethdev, info))
+  }
+  if (rx & RTE_ETH_RX_OFFLOAD_TCP_LRO || vhost_segments(ethdev, info)) {
     offloads |= HARP_OFFLOAD_LRO;
+  }
   return offloads;
 }
 
@@ -143,8 +154,9 @@ static bool steer(const struct ethdev_port *ethdev, const struct rte_eth_dev_inf
   port_key(key);
   struct rte_eth_rss_conf conf = {.rss_key = found, .rss_key_len = info->hash_key_size};
   if (rte_eth_dev_rss_hash_conf_get(ethdev->id, &conf) < 0 ||
-      memcmp(key, found, info->hash_key_size) != 0)
+      memcmp(key, found, info->hash_key_size) != 0) {
     return false;
+  }
   struct rte_eth_rss_reta_entry64 table[RSS_TABLE / RTE_ETH_RETA_GROUP_SIZE];
   memset(table, 0, sizeof(table));
   for (unsigned i = 0; i < info->reta_size; i++) {
@@ -171,8 +183,9 @@ static struct rte_mempool *make_pool(const struct ethdev_port *ethdev, unsigned 
   struct rte_mempool *pool = rte_mempool_create_empty(
       name, count, (unsigned)sizeof(struct rte_mbuf) + shape.mbuf_data_room_size, CACHE,
       sizeof(shape), SOCKET_ID_ANY, flags);
-  if (!pool)
+  if (!pool) {
     return NULL;
+  }
   rte_pktmbuf_pool_init(pool, &shape);
   if (rte_mempool_populate_default(pool) < 0) {
     rte_mempool_free(pool);
@@ -196,14 +209,16 @@ static int make_buffers(struct ethdev_port *ethdev, unsigned room, char *error)
     unsigned large = ethdev->rx_descriptors + ethdev->tx_descriptors + SPARE;
     queue->large = make_pool(ethdev, q, "l", large, room);
     queue->small = make_pool(ethdev, q, "s", 2 * ethdev->tx_descriptors + SPARE, ETHDEV_SMALL);
-    if (ethdev->queue_count > 1)
+    if (ethdev->queue_count > 1) {
       queue->handed = make_ring(ethdev, q);
-    if (!queue->large || !queue->small || (ethdev->queue_count > 1 && !queue->handed))
+    }
+    if (!queue->large || !queue->small || (ethdev->queue_count > 1 && !queue->handed)) {
       return harp_port_fail(error, -ENOMEM,
                             "dpdk:%.100s: no memory for %u buffers of %u bytes "
                             "(%s): set more hugepages aside, or lower `instances` or "
                             "descriptors",
                             ethdev->spec.name, large, room, harp_eal_memory());
+    }
   }
   return 0;
 }
@@ -220,8 +235,9 @@ static int set_up_virtio_tx(struct ethdev_port *ethdev, uint16_t q, unsigned soc
   for (;; ethdev->tx_descriptors /= 2) {
     conf->tx_free_thresh = (uint16_t)(ethdev->tx_descriptors - VIRTIO_KEEPS);
     rc = rte_eth_tx_queue_setup(ethdev->id, q, ethdev->tx_descriptors, socket, conf);
-    if (rc != -EINVAL || ethdev->tx_descriptors <= VIRTIO_LEAST)
+    if (rc != -EINVAL || ethdev->tx_descriptors <= VIRTIO_LEAST) {
       break;
+    }
   }
   /* The receive ring has the same size, and must not ask for more. */
   ethdev->rx_descriptors = RTE_MIN(ethdev->rx_descriptors, ethdev->tx_descriptors);
@@ -239,10 +255,12 @@ static int set_up_queue(struct ethdev_port *ethdev, const struct rte_eth_dev_inf
   unsigned socket = (unsigned)rte_eth_dev_socket_id(ethdev->id);
   int rc = rte_eth_rx_queue_setup(ethdev->id, q, ethdev->rx_descriptors, socket, &rx_conf,
                                   queue->large);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
-  if (driver_is(info, "net_virtio"))
+  }
+  if (driver_is(info, "net_virtio")) {
     return set_up_virtio_tx(ethdev, q, socket, &tx_conf);
+  }
   return rte_eth_tx_queue_setup(ethdev->id, q, ethdev->tx_descriptors, socket, &tx_conf);
 }
 
@@ -255,8 +273,9 @@ static int set_up(struct ethdev_port *ethdev, const struct rte_eth_dev_info *inf
       .rxmode = {.mtu = ethdev->port.info.mtu, .offloads = rx},
       .txmode = {.offloads = tx},
   };
-  if (rx & RTE_ETH_RX_OFFLOAD_TCP_LRO)
+  if (rx & RTE_ETH_RX_OFFLOAD_TCP_LRO) {
     conf.rxmode.max_lro_pkt_size = info->max_lro_pkt_size;
+  }
   bool try_steering = ethdev->queue_count > 1 && can_steer(ethdev, info);
   if (try_steering) {
     conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
@@ -265,12 +284,15 @@ static int set_up(struct ethdev_port *ethdev, const struct rte_eth_dev_info *inf
   }
   uint16_t queues = (uint16_t)ethdev->queue_count;
   int rc = rte_eth_dev_configure(ethdev->id, queues, queues, &conf);
-  for (uint16_t q = 0; rc == 0 && q < queues; q++)
+  for (uint16_t q = 0; rc == 0 && q < queues; q++) {
     rc = set_up_queue(ethdev, info, q, rx, tx);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = rte_eth_dev_start(ethdev->id);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return failed(ethdev, rc, "the device does not start", error);
+  }
   ethdev->steered = queues == 1 || (try_steering && steer(ethdev, info));
   return 0;
 }
@@ -279,8 +301,9 @@ static int check_queues(const struct ethdev_port *ethdev, const struct rte_eth_d
                         char *error)
 {
   unsigned most = RTE_MIN(info->max_rx_queues, info->max_tx_queues);
-  if (ethdev->queue_count <= most)
+  if (ethdev->queue_count <= most) {
     return 0;
+  }
   return harp_port_fail(error, -EINVAL,
                         "dpdk:%.100s: %u instances need as many queues, and the "
                         "device has %u: lower `instances`%s",
@@ -291,16 +314,19 @@ static int check_queues(const struct ethdev_port *ethdev, const struct rte_eth_d
 static int choose_mtu(struct ethdev_port *ethdev, const struct rte_eth_dev_info *info, char *error)
 {
   uint16_t mtu = ethdev->config.mtu;
-  if (!mtu && rte_eth_dev_get_mtu(ethdev->id, &mtu) < 0)
+  if (!mtu && rte_eth_dev_get_mtu(ethdev->id, &mtu) < 0) {
     mtu = DEVICE_MTU;
+  }
   /* Some software devices accept any length and report a huge MTU. */
-  if (!ethdev->config.mtu && mtu > 9000)
+  if (!ethdev->config.mtu && mtu > 9000) {
     mtu = DEVICE_MTU;
-  if (info->max_mtu && mtu > info->max_mtu)
+  }
+  if (info->max_mtu && mtu > info->max_mtu) {
     return harp_port_fail(error, -EMSGSIZE,
                           "dpdk:%.100s: mtu = %u is beyond the device's %u: "
                           "lower mtu",
                           ethdev->spec.name, mtu, info->max_mtu);
+  }
   ethdev->port.info.mtu = mtu;
   return 0;
 }
@@ -310,17 +336,19 @@ static int choose_mac(struct ethdev_port *ethdev, char *error)
   static const uint8_t unset[6];
   struct rte_ether_addr own, wanted;
   int rc = rte_eth_macaddr_get(ethdev->id, &own);
-  if (rc < 0)
+  if (rc < 0) {
     return failed(ethdev, rc, "cannot read the MAC address", error);
+  }
   memcpy(wanted.addr_bytes, ethdev->config.mac, 6);
-  if (memcmp(ethdev->config.mac, unset, 6) == 0)
+  if (memcmp(ethdev->config.mac, unset, 6) == 0) {
     wanted = own;
-  else if (is_nic(ethdev) && rte_eth_dev_default_mac_addr_set(ethdev->id, &wanted) < 0 &&
-           rte_eth_promiscuous_enable(ethdev->id) < 0)
+  } else if (is_nic(ethdev) && rte_eth_dev_default_mac_addr_set(ethdev->id, &wanted) < 0 &&
+             rte_eth_promiscuous_enable(ethdev->id) < 0) {
     return harp_port_fail(error, -EOPNOTSUPP,
                           "dpdk:%.100s: the device does not accept another MAC "
                           "address: remove mac",
                           ethdev->spec.name);
+  }
   memcpy(ethdev->port.info.mac, wanted.addr_bytes, 6);
   return 0;
 }
@@ -344,11 +372,12 @@ static int wait_for_link(struct ethdev_port *ethdev, char *error)
     up = link_is_up(ethdev, speed);
   }
   atomic_store(&ethdev->been_up, up);
-  if (!up && is_nic(ethdev))
+  if (!up && is_nic(ethdev)) {
     return harp_port_fail(error, -ENETDOWN,
                           "dpdk:%.100s: the link has been down for %u s: check "
                           "the cable, the switch, or the host behind a virtual NIC",
                           ethdev->spec.name, LINK_WAIT_MS / 1000);
+  }
   return 0;
 }
 
@@ -359,8 +388,9 @@ static void summarize(struct ethdev_port *ethdev, const struct rte_eth_dev_info 
   struct harp_port_info *info = &ethdev->port.info;
   char address[INET_ADDRSTRLEN], spread[32] = "";
   inet_ntop(AF_INET, &info->address, address, sizeof(address));
-  if (ethdev->queue_count > 1)
+  if (ethdev->queue_count > 1) {
     snprintf(spread, sizeof(spread), "s (%s)", ethdev->steered ? "steered" : "handed over");
+  }
   snprintf(info->summary, sizeof(info->summary),
            "dpdk %.32s (%s), %s/%u, mtu %u, %u queue%s,%s%s%s%s%s %s", ethdev->spec.name,
            device->driver_name, address, info->prefix, info->mtu, ethdev->queue_count, spread,
@@ -377,8 +407,9 @@ static void describe(struct ethdev_port *ethdev, const struct rte_eth_dev_info *
   const struct harp_port_config *config = &ethdev->config;
   info->max_frame = info->offloads & HARP_OFFLOAD_TSO ? HARP_FRAME_MAX
                                                       : ETH_HEADER + (uint32_t)info->mtu;
-  if (is_nic(ethdev))
+  if (is_nic(ethdev)) {
     info->receive_depth = ethdev->rx_descriptors * (uint32_t)info->mtu;
+  }
   info->address = config->address;
   info->prefix = config->prefix;
   info->gateway = config->gateway;
@@ -387,8 +418,9 @@ static void describe(struct ethdev_port *ethdev, const struct rte_eth_dev_info *
   if (ethdev->spec.pci) {
     char link[128], path[PATH_MAX];
     snprintf(link, sizeof(link), "/sys/bus/pci/devices/%s", ethdev->spec.name);
-    if (realpath(link, path))
+    if (realpath(link, path)) {
       snprintf(info->pci_path, sizeof(info->pci_path), "%.255s", path);
+    }
   }
   summarize(ethdev, device);
 }
@@ -398,13 +430,16 @@ int harp_ethdev_configure(struct ethdev_port *ethdev, char *error)
   struct rte_eth_dev_info info;
   harp_eal_forget_complaint();
   int rc = rte_eth_dev_info_get(ethdev->id, &info);
-  if (rc < 0)
+  if (rc < 0) {
     return failed(ethdev, rc, "cannot read the device's properties", error);
+  }
   rc = check_queues(ethdev, &info, error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = choose_mtu(ethdev, &info, error);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return rc;
+  }
   uint64_t rx = rx_offloads(ethdev, &info), tx = tx_offloads(ethdev, &info);
   ethdev->tx_offloads = tx;
   ethdev->port.info.offloads = harp_offloads(ethdev, &info, rx, tx);
@@ -414,18 +449,24 @@ int harp_ethdev_configure(struct ethdev_port *ethdev, char *error)
   ethdev->rx_descriptors = ethdev->tx_descriptors = (uint16_t)ethdev->spec.descriptors;
   rte_eth_dev_adjust_nb_rx_tx_desc(ethdev->id, &ethdev->rx_descriptors, &ethdev->tx_descriptors);
   unsigned room = RTE_ALIGN_CEIL(ethdev->port.info.mtu + FRAME_OVERHEAD, ROOM_UNIT);
-  if (ethdev->port.info.offloads & (HARP_OFFLOAD_LRO | HARP_OFFLOAD_TSO))
+  if (ethdev->port.info.offloads & (HARP_OFFLOAD_LRO | HARP_OFFLOAD_TSO)) {
     room = RTE_MAX(room, (unsigned)ROOM_LARGE);
-  if (!ethdev->queues[0].large)
+  }
+  if (!ethdev->queues[0].large) {
     rc = make_buffers(ethdev, RTE_MAX(room, (unsigned)ROOM_LEAST), error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = choose_mac(ethdev, error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = set_up(ethdev, &info, rx, tx & info.tx_offload_capa, error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = wait_for_link(ethdev, error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     describe(ethdev, &info);
+  }
   return rc;
 }
 
@@ -439,24 +480,27 @@ static unsigned take_lcore(void)
   uint64_t taken = atomic_load(&lcores_taken);
   while (~taken) {
     unsigned free_one = (unsigned)__builtin_ctzll(~taken);
-    if (atomic_compare_exchange_weak(&lcores_taken, &taken, taken | UINT64_C(1) << free_one))
+    if (atomic_compare_exchange_weak(&lcores_taken, &taken, taken | UINT64_C(1) << free_one)) {
       return free_one;
+    }
   }
   return LCORE_ID_ANY; /* no cache: slower */
 }
 
 static void give_lcore(unsigned lcore)
 {
-  if (lcore != LCORE_ID_ANY)
+  if (lcore != LCORE_ID_ANY) {
     atomic_fetch_and(&lcores_taken, ~(UINT64_C(1) << lcore));
+  }
 }
 
 int harp_ethdev_allocate(struct ethdev_port *ethdev, char *error)
 {
   size_t size = ethdev->queue_count * sizeof(*ethdev->queues);
   ethdev->queues = aligned_alloc(_Alignof(struct ethdev_queue), size);
-  if (!ethdev->queues)
+  if (!ethdev->queues) {
     return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: out of memory", ethdev->spec.name);
+  }
   memset(ethdev->queues, 0, size);
   for (unsigned q = 0; q < ethdev->queue_count; q++) {
     struct ethdev_queue *queue = &ethdev->queues[q];
@@ -466,12 +510,14 @@ int harp_ethdev_allocate(struct ethdev_port *ethdev, char *error)
     rte_mbuf_ext_refcnt_set(&queue->dma, 1);
     queue->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   }
-  for (unsigned q = 0; q < ethdev->queue_count; q++)
-    if (ethdev->queues[q].timer_fd < 0)
+  for (unsigned q = 0; q < ethdev->queue_count; q++) {
+    if (ethdev->queues[q].timer_fd < 0) {
       return harp_port_fail(error, -EMFILE,
                             "dpdk:%.150s: cannot make a timer; raise the limit of "
                             "open files (ulimit -n)",
                             ethdev->spec.name);
+    }
+  }
   return 0;
 }
 

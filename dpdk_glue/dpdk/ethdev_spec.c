@@ -38,23 +38,28 @@ static int bad_option(const char *text, const char *item, char *error)
 static bool set_option(struct ethdev_spec *spec, char *item)
 {
   char *value = strchr(item, '='), *end;
-  if (!value || !isdigit((unsigned char)value[1]))
+  if (!value || !isdigit((unsigned char)value[1])) {
     return false;
+  }
   *value++ = '\0';
   unsigned long number = strtoul(value, &end, 10);
-  if (*end)
+  if (*end) {
     return false;
+  }
   for (int i = 0; i < OPTIONS; i++) {
-    if (strcmp(options[i].name, item) != 0)
+    if (strcmp(options[i].name, item) != 0) {
       continue;
+    }
     void *field = (char *)spec + options[i].offset;
     bool flag = options[i].most == 0;
-    if (number < options[i].least || number > (flag ? 1 : options[i].most))
+    if (number < options[i].least || number > (flag ? 1 : options[i].most)) {
       return false;
-    if (flag)
+    }
+    if (flag) {
       *(bool *)field = number != 0;
-    else
+    } else {
       *(uint32_t *)field = (uint32_t)number;
+    }
     return true;
   }
   return false;
@@ -70,11 +75,13 @@ static void find_pci(struct ethdev_spec *spec)
   const char *text = spec->devargs;
   if (sscanf(text, "%x:%x:%x.%u%n", &domain, &bus, &device, &function, &used) != 4) {
     domain = 0;
-    if (sscanf(text, "%x:%x.%u%n", &bus, &device, &function, &used) != 3)
+    if (sscanf(text, "%x:%x.%u%n", &bus, &device, &function, &used) != 3) {
       return;
+    }
   }
-  if (text[used] && text[used] != ',')
+  if (text[used] && text[used] != ',') {
     return;
+  }
   spec->pci = true;
   snprintf(rest, sizeof(rest), "%s", text + used);
   snprintf(spec->name, sizeof(spec->name), "%04x:%02x:%02x.%u", domain & 0xffff, bus & 0xff,
@@ -88,8 +95,9 @@ static bool find_argument(const struct ethdev_spec *spec, const char *key, char 
   char pattern[32];
   snprintf(pattern, sizeof(pattern), ",%s=", key);
   const char *at = strstr(spec->devargs, pattern);
-  if (!at)
+  if (!at) {
     return false;
+  }
   at += strlen(pattern);
   snprintf(out, size, "%.*s", (int)strcspn(at, ","), at);
   return true;
@@ -124,22 +132,25 @@ int harp_ethdev_spec_parse(struct ethdev_spec *spec, const char *text, char *err
       .descriptors = 1024,
   };
   char copy[320], *rest = copy;
-  if (snprintf(copy, sizeof(copy), "%s", text) >= (int)sizeof(copy))
+  if (snprintf(copy, sizeof(copy), "%s", text) >= (int)sizeof(copy)) {
     return harp_port_fail(error, -EINVAL, "dpdk:%.100s...: longer than %d characters", text,
                           (int)sizeof(copy) - 1);
+  }
   snprintf(spec->devargs, sizeof(spec->devargs), "%.255s", strsep(&rest, ";"));
   for (char *item; (item = strsep(&rest, ";"));) {
     char named[48];
     snprintf(named, sizeof(named), "%.47s", item);
-    if (!set_option(spec, item))
+    if (!set_option(spec, item)) {
       return bad_option(text, named, error);
+    }
   }
   snprintf(spec->name, sizeof(spec->name), "%.*s", (int)strcspn(spec->devargs, ","), spec->devargs);
-  if (!spec->name[0])
+  if (!spec->name[0]) {
     return harp_port_fail(error, -EINVAL,
                           "dpdk:%.100s: names no device; write a PCI id as in "
                           "dpdk:0000:00:06.0, or DPDK's devargs",
                           text);
+  }
   find_pci(spec);
   find_socket(spec);
   return 0;

@@ -39,16 +39,18 @@ static void drop_refused(struct ethdev_queue *queue, unsigned at)
 static void push(struct ethdev_port *ethdev, struct ethdev_queue *queue)
 {
   uint16_t id = ethdev->id, number = queue->number;
-  if (!queue->pending_count || !harp_ethdev_try_gate(queue))
+  if (!queue->pending_count || !harp_ethdev_try_gate(queue)) {
     return;
+  }
   if (!atomic_load_explicit(&ethdev->gone, memory_order_acquire)) {
     uint16_t ready = rte_eth_tx_prepare(id, number, queue->pending, (uint16_t)queue->pending_count);
     uint16_t sent = ready ? rte_eth_tx_burst(id, number, queue->pending, ready) : 0;
     queue->pending_count -= sent;
     memmove(queue->pending, queue->pending + sent,
             queue->pending_count * sizeof(queue->pending[0]));
-    if (sent == ready && queue->pending_count)
+    if (sent == ready && queue->pending_count) {
       drop_refused(queue, 0);
+    }
   }
   harp_ethdev_leave_gate(queue);
 }
@@ -77,8 +79,9 @@ struct build {
 
 static bool chain(struct build *build, struct rte_mbuf *mbuf)
 {
-  if (!mbuf)
+  if (!mbuf) {
     return false;
+  }
   if (!build->head) {
     build->head = build->tail = mbuf;
     return true;
@@ -96,8 +99,9 @@ static bool append_copy(struct build *build, const uint8_t *data, size_t length)
     size_t room = tail && RTE_MBUF_DIRECT(tail) ? rte_pktmbuf_tailroom(tail) : 0;
     if (!room) {
       struct ethdev_queue *queue = build->queue;
-      if (!chain(build, rte_pktmbuf_alloc(length > ETHDEV_SMALL ? queue->large : queue->small)))
+      if (!chain(build, rte_pktmbuf_alloc(length > ETHDEV_SMALL ? queue->large : queue->small))) {
         return false;
+      }
       continue;
     }
     size_t part = length < room ? length : room;
@@ -113,8 +117,9 @@ static bool append_copy(struct build *build, const uint8_t *data, size_t length)
 static bool append_reference(struct build *build, uint64_t iova, const uint8_t *data, size_t length)
 {
   struct rte_mbuf *mbuf = rte_pktmbuf_alloc(build->queue->small);
-  if (!mbuf)
+  if (!mbuf) {
     return false;
+  }
   rte_mbuf_ext_refcnt_update(&build->queue->dma, 1);
   rte_pktmbuf_attach_extbuf(mbuf, (void *)(uintptr_t)data, iova, (uint16_t)length,
                             &build->queue->dma);
@@ -136,8 +141,9 @@ static bool append_payload(struct ethdev_port *ethdev, struct build *build, cons
       return append_copy(build, data, length);
     }
     size_t part = extent.end - at < length ? extent.end - at : length;
-    if (!append_reference(build, extent.iova + (at - extent.start), data, part))
+    if (!append_reference(build, extent.iova + (at - extent.start), data, part)) {
       return false;
+    }
     build->referred += (uint32_t)part;
     data += part;
     length -= part;
@@ -150,8 +156,9 @@ static bool build_by_reference(struct ethdev_port *ethdev, struct build *build,
 {
   bool whole = chain(build, rte_pktmbuf_alloc(build->queue->small)) &&
                append_copy(build, frame->iov[0].iov_base, frame->iov[0].iov_len);
-  for (unsigned i = 1; whole && i < frame->iov_count; i++)
+  for (unsigned i = 1; whole && i < frame->iov_count; i++) {
     whole = append_payload(ethdev, build, frame->iov[i].iov_base, frame->iov[i].iov_len);
+  }
   return whole;
 }
 
@@ -160,8 +167,9 @@ static bool build_by_copy(struct build *build, const struct harp_tx_frame *frame
   struct ethdev_queue *queue = build->queue;
   bool whole = chain(build,
                      rte_pktmbuf_alloc(frame->length > ETHDEV_SMALL ? queue->large : queue->small));
-  for (unsigned i = 0; whole && i < frame->iov_count; i++)
+  for (unsigned i = 0; whole && i < frame->iov_count; i++) {
     whole = append_copy(build, frame->iov[i].iov_base, frame->iov[i].iov_len);
+  }
   build->copied = frame->length - frame->header_length;
   return whole;
 }
@@ -176,18 +184,21 @@ static void drop_build(struct build *build)
 static void mark(const struct ethdev_port *ethdev, struct rte_mbuf *mbuf,
                  const struct harp_tx_frame *frame)
 {
-  if (!frame->checksum_needed)
+  if (!frame->checksum_needed) {
     return;
+  }
   mbuf->l2_len = ETH_HEADER;
   mbuf->l3_len = frame->checksum_start - ETH_HEADER;
   mbuf->l4_len = frame->header_length - frame->checksum_start;
   mbuf->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_TCP_CKSUM;
-  if (!frame->segment_size || frame->length - frame->header_length <= frame->segment_size)
+  if (!frame->segment_size || frame->length - frame->header_length <= frame->segment_size) {
     return;
+  }
   mbuf->tso_segsz = frame->segment_size;
   mbuf->ol_flags |= RTE_MBUF_F_TX_TCP_SEG;
-  if (ethdev->tx_offloads & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM)
+  if (ethdev->tx_offloads & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM) {
     mbuf->ol_flags |= RTE_MBUF_F_TX_IP_CKSUM;
+  }
 }
 
 int harp_ethdev_transmit(struct harp_port *port, unsigned number, const struct harp_tx_frame *frame)
@@ -196,10 +207,12 @@ int harp_ethdev_transmit(struct harp_port *port, unsigned number, const struct h
   struct ethdev_queue *queue = &ethdev->queues[number];
   struct build build = {.queue = queue};
   harp_ethdev_enter(queue);
-  if (frame->length > port->info.max_frame)
+  if (frame->length > port->info.max_frame) {
     return -EMSGSIZE;
-  if (queue->pending_count == ETHDEV_PENDING)
+  }
+  if (queue->pending_count == ETHDEV_PENDING) {
     push(ethdev, queue);
+  }
   if (queue->pending_count == ETHDEV_PENDING) {
     queue->counts.tx_full++;
     return -EAGAIN;
@@ -260,8 +273,9 @@ static void kick_tx(struct ethdev_port *ethdev, struct ethdev_queue *queue)
 /* Some drivers can free sent buffers without sending. */
 static void clean_up(struct ethdev_port *ethdev, struct ethdev_queue *queue)
 {
-  if (!harp_ethdev_try_gate(queue))
+  if (!harp_ethdev_try_gate(queue)) {
     return;
+  }
   rte_eth_tx_done_cleanup(ethdev->id, queue->number, 0);
   harp_ethdev_leave_gate(queue);
 }
@@ -274,8 +288,9 @@ static void copy_pending(struct ethdev_queue *queue)
   for (unsigned i = 0; i < queue->pending_count; i++) {
     struct rte_mbuf *mbuf = queue->pending[i];
     uint64_t foreign = 0;
-    for (const struct rte_mbuf *part = mbuf; part; part = part->next)
+    for (const struct rte_mbuf *part = mbuf; part; part = part->next) {
       foreign += RTE_MBUF_HAS_EXTBUF(part) ? part->data_len : 0;
+    }
     if (foreign) {
       mbuf = rte_pktmbuf_copy(queue->pending[i], queue->large, 0, UINT32_MAX);
       rte_pktmbuf_free(queue->pending[i]);
@@ -283,8 +298,9 @@ static void copy_pending(struct ethdev_queue *queue)
       queue->counts.tx_copied += foreign;
       queue->counts.tx_errors += !mbuf;
     }
-    if (mbuf)
+    if (mbuf) {
       queue->pending[kept++] = mbuf;
+    }
   }
   queue->pending_count = kept;
 }
@@ -294,15 +310,17 @@ int harp_ethdev_reclaim(struct harp_port *port, unsigned number, uint32_t timeou
   struct ethdev_port *ethdev = harp_ethdev_of(port);
   struct ethdev_queue *queue = &ethdev->queues[number];
   harp_ethdev_enter(queue);
-  if (!holds_foreign(queue))
+  if (!holds_foreign(queue)) {
     return 0;
+  }
   push(ethdev, queue);
   copy_pending(queue);
   uint64_t end = rte_get_timer_cycles() + timeout_us * (rte_get_timer_hz() / 1000000);
   while (holds_foreign(queue) && !atomic_load(&ethdev->gone)) {
     clean_up(ethdev, queue);
-    if (!holds_foreign(queue))
+    if (!holds_foreign(queue)) {
       break;
+    }
     kick_tx(ethdev, queue);
     if (rte_get_timer_cycles() >= end) {
       queue->counts.resets++;

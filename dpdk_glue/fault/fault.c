@@ -81,24 +81,28 @@ static void read_control(const struct fault_port *fault, struct fault_queue *que
   int fd = open(fault->base.control, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   ssize_t length = fd < 0 ? 0 : read(fd, text, sizeof(text));
   harp_descriptor_close(fd);
-  if (length >= 0 && harp_fault_spec_parse(&spec, text, (size_t)length, true, error) == 0)
+  if (length >= 0 && harp_fault_spec_parse(&spec, text, (size_t)length, true, error) == 0) {
     queue->spec = spec;
+  }
 }
 
 static void look_at_control(const struct fault_port *fault, struct fault_queue *queue, uint64_t now)
 {
   struct fault_control *control = &queue->control;
   if (!fault->base.control[0] ||
-      (control->looked_ns && now - control->looked_ns < CONTROL_PERIOD_NS))
+      (control->looked_ns && now - control->looked_ns < CONTROL_PERIOD_NS)) {
     return;
+  }
   control->looked_ns = now;
   struct stat status = {0};
-  if (stat(fault->base.control, &status) < 0)
+  if (stat(fault->base.control, &status) < 0) {
     memset(&status, 0, sizeof(status));
+  }
   if (status.st_ino == control->inode && status.st_size == control->size &&
       status.st_mtim.tv_sec == control->changed.tv_sec &&
-      status.st_mtim.tv_nsec == control->changed.tv_nsec)
+      status.st_mtim.tv_nsec == control->changed.tv_nsec) {
     return;
+  }
   control->inode = status.st_ino;
   control->size = status.st_size;
   control->changed = status.st_mtim;
@@ -109,17 +113,21 @@ static void look_at_control(const struct fault_port *fault, struct fault_queue *
 static bool concerns(struct fault_port *fault, const struct fault_spec *spec, enum fault_side side,
                      const uint8_t *header, size_t length)
 {
-  if (!(spec->side & side))
+  if (!(spec->side & side)) {
     return false;
-  if (!spec->tcp_port && !spec->flow)
+  }
+  if (!spec->tcp_port && !spec->flow) {
     return true;
+  }
   struct harp_tcp_fields peek;
-  if (!harp_frame_tcp_fields(header, length, &peek))
+  if (!harp_frame_tcp_fields(header, length, &peek)) {
     return false;
+  }
   uint16_t local = side == FAULT_TX ? peek.source : peek.destination;
   uint16_t remote = side == FAULT_TX ? peek.destination : peek.source;
-  if (spec->tcp_port && spec->tcp_port != local && spec->tcp_port != remote)
+  if (spec->tcp_port && spec->tcp_port != local && spec->tcp_port != remote) {
     return false;
+  }
   return !spec->flow ||
          atomic_load_explicit(&fault->locals[spec->flow - 1], memory_order_relaxed) == local;
 }
@@ -154,13 +162,16 @@ static void send_due(struct fault_port *fault, unsigned queue, uint64_t now)
 static int send_one(struct fault_port *fault, unsigned queue, const struct harp_tx_frame *frame,
                     const struct fault_verdict *verdict)
 {
-  if (!verdict->hold && !verdict->corrupt)
+  if (!verdict->hold && !verdict->corrupt) {
     return fault->inner->ops->transmit(fault->inner, queue, frame);
+  }
   struct fault_frame *copy = harp_fault_copy_tx(frame);
-  if (!copy)
+  if (!copy) {
     return -EAGAIN;
-  if (verdict->corrupt)
+  }
+  if (verdict->corrupt) {
     harp_fault_corrupt(copy, verdict->corrupt_at);
+  }
   if (verdict->hold) {
     harp_fault_hold(&fault->queues[queue].tx, copy, verdict);
     return 0;
@@ -177,16 +188,20 @@ static int fault_transmit(struct harp_port *port, unsigned queue, const struct h
   uint64_t now = now_ns();
   look_at_control(fault, own, now);
   send_due(fault, queue, now);
-  if (!concerns(fault, &own->spec, FAULT_TX, frame->iov[0].iov_base, frame->iov[0].iov_len))
+  if (!concerns(fault, &own->spec, FAULT_TX, frame->iov[0].iov_base, frame->iov[0].iov_len)) {
     return fault->inner->ops->transmit(fault->inner, queue, frame);
+  }
   struct fault_verdict verdict = harp_fault_judge(&own->tx, &own->spec, frame->length, now);
-  if (verdict.drop)
+  if (verdict.drop) {
     return 0;
+  }
   int rc = send_one(fault, queue, frame, &verdict);
-  if (rc == 0 && verdict.duplicate)
+  if (rc == 0 && verdict.duplicate) {
     send_one(fault, queue, frame, &verdict); /* best effort: the frame itself is sent already */
-  if (rc == 0 && fault->base.hold_us)
+  }
+  if (rc == 0 && fault->base.hold_us) {
     harp_fault_keep(&own->held, &fault->loans, frame, now + fault->base.hold_us * 1000);
+  }
   return rc;
 }
 
@@ -227,23 +242,28 @@ static void free_delivered(struct fault_queue *own)
 static bool admit(struct fault_port *fault, struct fault_queue *own, struct harp_rx_frame *frame,
                   uint64_t now)
 {
-  if (!concerns(fault, &own->spec, FAULT_RX, frame->header, frame->header_length))
+  if (!concerns(fault, &own->spec, FAULT_RX, frame->header, frame->header_length)) {
     return true;
+  }
   struct fault_verdict verdict =
       harp_fault_judge(&own->rx, &own->spec, frame->header_length + frame->payload_length, now);
-  if (verdict.drop)
+  if (verdict.drop) {
     return false;
+  }
   bool keep = !verdict.hold;
   for (int copies = verdict.duplicate + (verdict.corrupt || verdict.hold); copies > 0; copies--) {
     struct fault_frame *copy = harp_fault_copy_rx(frame);
-    if (!copy)
+    if (!copy) {
       return keep && !verdict.corrupt;
-    if (verdict.corrupt)
+    }
+    if (verdict.corrupt) {
       harp_fault_corrupt(copy, verdict.corrupt_at);
-    if (keep && verdict.corrupt && copies == 1)
+    }
+    if (keep && verdict.corrupt && copies == 1) {
       deliver(own, copy, frame);
-    else
+    } else {
       harp_fault_hold(&own->rx, copy, &verdict);
+    }
   }
   return keep;
 }
@@ -272,16 +292,19 @@ static int fault_receive(struct harp_port *port, unsigned queue, const struct ha
   send_due(fault, queue, now);
   free_delivered(own);
   int n = take_due(own, frames, 0, max, now);
-  if (n == max)
+  if (n == max) {
     return n;
+  }
   int late = (int)own->rx.late_count < max - n - 1 ? (int)own->rx.late_count : max - n - 1;
   int begin = n + late;
   int arrived = fault->inner->ops->receive(fault->inner, queue, hint, frames + begin, max - begin);
-  if (arrived < 0)
+  if (arrived < 0) {
     return n ? n : arrived;
+  }
   for (int i = begin; i < begin + arrived; i++) {
-    if (admit(fault, own, &frames[i], now))
+    if (admit(fault, own, &frames[i], now)) {
       frames[n++] = frames[i];
+    }
     n = take_due(own, frames, n, i + 1, now);
   }
   return n;
@@ -312,8 +335,9 @@ static int fault_arm(struct harp_port *port, unsigned queue, bool asleep)
     uint64_t tx = harp_fault_next_due(&own->tx), rx = harp_fault_next_due(&own->rx);
     uint64_t next = tx < rx ? tx : rx, held = harp_fault_held_until(&own->held);
     next = held && held < next ? held : next;
-    if (next <= now || harp_fault_due(&own->tx, now) || harp_fault_due(&own->rx, now))
+    if (next <= now || harp_fault_due(&own->tx, now) || harp_fault_due(&own->rx, now)) {
       return 1;
+    }
     set_timer(own, next);
   }
   return fault->inner->ops->arm(fault->inner, queue, asleep);
@@ -323,9 +347,10 @@ static int fault_reserve(struct harp_port *port, unsigned queue, uint16_t wanted
 {
   struct fault_port *fault = fault_of(port);
   int rc = fault->inner->ops->reserve(fault->inner, queue, wanted, local);
-  if (rc == 0)
+  if (rc == 0) {
     atomic_store_explicit(&fault->locals[fault->local_count++ % FLOWS], *local,
                           memory_order_relaxed);
+  }
   return rc;
 }
 
@@ -342,8 +367,9 @@ static int fault_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end)
   int rc = harp_fault_track_reference(&fault->loans, start, end);
   if (rc == 0 && fault->inner->ops->dma_map) {
     rc = fault->inner->ops->dma_map(fault->inner, start, end);
-    if (rc < 0)
+    if (rc < 0) {
       harp_fault_copy_revoked(&fault->loans, start, end);
+    }
   }
   return rc;
 }
@@ -352,15 +378,17 @@ static void fault_dma_revoke(struct harp_port *port, uintptr_t start, uintptr_t 
 {
   struct fault_port *fault = fault_of(port);
   harp_fault_copy_revoked(&fault->loans, start, end);
-  if (fault->inner->ops->dma_revoke)
+  if (fault->inner->ops->dma_revoke) {
     fault->inner->ops->dma_revoke(fault->inner, start, end);
+  }
 }
 
 static void fault_dma_unmap_deferred(struct harp_port *port)
 {
   struct harp_port *inner = fault_of(port)->inner;
-  if (inner->ops->dma_unmap_deferred)
+  if (inner->ops->dma_unmap_deferred) {
     inner->ops->dma_unmap_deferred(inner);
+  }
 }
 
 static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us)
@@ -369,8 +397,9 @@ static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeou
   struct fault_held *held = &fault->queues[queue].held;
   uint64_t end = now_ns() + timeout_us * UINT64_C(1000);
   for (uint64_t until; (until = harp_fault_held_until(held)); harp_fault_let_go(held, now_ns())) {
-    if (until > end)
+    if (until > end) {
       return -ETIMEDOUT;
+    }
     struct timespec at = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
   }
@@ -400,8 +429,9 @@ static void close_queue(struct fault_queue *own)
 static void fault_close(struct harp_port *port)
 {
   struct fault_port *fault = fault_of(port);
-  for (unsigned q = 0; q < fault->queue_count; q++)
+  for (unsigned q = 0; q < fault->queue_count; q++) {
     close_queue(&fault->queues[q]);
+  }
   harp_port_close(fault->inner);
   harp_fault_references_clear(&fault->loans);
   free(fault);
@@ -420,11 +450,12 @@ static int open_queue(struct fault_port *fault, unsigned q, char *error)
   own->epoll_fd = inner < 0 ? -1 : epoll_create1(EPOLL_CLOEXEC);
   if (own->timer_fd < 0 ||
       (inner >= 0 && (own->epoll_fd < 0 || !harp_descriptor_watch(own->epoll_fd, inner) ||
-                      !harp_descriptor_watch(own->epoll_fd, own->timer_fd))))
+                      !harp_descriptor_watch(own->epoll_fd, own->timer_fd)))) {
     return harp_port_fail(error, -errno,
                           "fault: cannot make a timer: %s; raise the limit of open "
                           "files (ulimit -n)",
                           strerror(errno));
+  }
   return 0;
 }
 
@@ -443,24 +474,28 @@ static void describe(struct fault_port *fault, const char *spec, size_t spec_len
 static int fault_open(struct harp_port **port, const struct harp_port_config *config, char *error)
 {
   const char *bar = strchr(config->device, '|');
-  if (!bar)
+  if (!bar) {
     return harp_port_fail(error, -EINVAL,
                           "fault:%.150s: no device; write fault:SPEC|DEVICE, as "
                           "in fault:drop=0.01|packet:eth0",
                           config->device);
+  }
   size_t spec_length = (size_t)(bar - config->device);
   struct fault_port *fault = calloc(1,
                                     sizeof(*fault) + config->queues * sizeof(struct fault_queue));
-  if (!fault)
+  if (!fault) {
     return harp_port_fail(error, -ENOMEM, "fault:%.150s: out of memory", config->device);
+  }
   fault->port.ops = &harp_port_fault;
   harp_fault_references_init(&fault->loans);
   harp_fault_spec_default(&fault->base);
   int rc = harp_fault_spec_parse(&fault->base, config->device, spec_length, false, error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = harp_port_open(&fault->inner, bar + 1, config, error);
-  for (unsigned q = 0; rc == 0 && q < config->queues; q++)
+  }
+  for (unsigned q = 0; rc == 0 && q < config->queues; q++) {
     rc = open_queue(fault, q, error);
+  }
   if (rc < 0) {
     fault_close(&fault->port);
     return rc;

@@ -24,8 +24,9 @@ void harp_fault_references_clear(struct fault_loans *loans)
 int harp_fault_track_reference(struct fault_loans *loans, uintptr_t start, uintptr_t end)
 {
   struct fault_loan *loan = malloc(sizeof(*loan));
-  if (!loan)
+  if (!loan) {
     return -ENOMEM;
+  }
   pthread_mutex_lock(&loans->lock);
   *loan = (struct fault_loan){loans->first, start, end};
   loans->first = loan;
@@ -37,11 +38,13 @@ void harp_fault_copy_revoked(struct fault_loans *loans, uintptr_t start, uintptr
 {
   pthread_mutex_lock(&loans->lock);
   struct fault_loan **link = &loans->first;
-  while (*link && ((*link)->start != start || (*link)->end != end))
+  while (*link && ((*link)->start != start || (*link)->end != end)) {
     link = &(*link)->next;
+  }
   struct fault_loan *loan = *link;
-  if (loan)
+  if (loan) {
     *link = loan->next;
+  }
   pthread_mutex_unlock(&loans->lock);
   free(loan);
 }
@@ -51,8 +54,9 @@ static bool is_referenced(struct fault_loans *loans, const struct iovec *piece)
   uintptr_t start = (uintptr_t)piece->iov_base, end = start + piece->iov_len;
   pthread_mutex_lock(&loans->lock);
   const struct fault_loan *loan = loans->first;
-  while (loan && (start < loan->start || end > loan->end))
+  while (loan && (start < loan->start || end > loan->end)) {
     loan = loan->next;
+  }
   pthread_mutex_unlock(&loans->lock);
   return loan != NULL;
 }
@@ -60,8 +64,9 @@ static bool is_referenced(struct fault_loans *loans, const struct iovec *piece)
 static void let_go(struct fault_held *held)
 {
   const struct fault_reference *oldest = &held->references[held->first];
-  for (size_t i = 0; i < oldest->length; i++)
+  for (size_t i = 0; i < oldest->length; i++) {
     held->sum = (uint8_t)(held->sum + oldest->data[i]);
+  }
   held->first = (held->first + 1) % FAULT_HELD;
   held->count--;
 }
@@ -71,10 +76,12 @@ void harp_fault_keep(struct fault_held *held, struct fault_loans *loans,
 {
   for (unsigned i = 1; i < frame->iov_count; i++) {
     const struct iovec *piece = &frame->iov[i];
-    if (!is_referenced(loans, piece))
+    if (!is_referenced(loans, piece)) {
       continue;
-    if (held->count == FAULT_HELD)
+    }
+    if (held->count == FAULT_HELD) {
       let_go(held);
+    }
     held->references[(held->first + held->count++) % FAULT_HELD] =
         (struct fault_reference){piece->iov_base, piece->iov_len, due_ns};
   }
@@ -82,8 +89,9 @@ void harp_fault_keep(struct fault_held *held, struct fault_loans *loans,
 
 void harp_fault_let_go(struct fault_held *held, uint64_t now_ns)
 {
-  while (held->count && held->references[held->first].due_ns <= now_ns)
+  while (held->count && held->references[held->first].due_ns <= now_ns) {
     let_go(held);
+  }
 }
 
 uint64_t harp_fault_held_until(const struct fault_held *held)

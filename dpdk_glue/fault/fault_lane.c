@@ -50,14 +50,16 @@ void harp_fault_lane_clear(struct fault_lane *lane)
 
 static bool is_lost(struct fault_lane *lane, const struct fault_spec *spec, bool struck)
 {
-  if (spec->blackhole)
+  if (spec->blackhole) {
     return true;
+  }
   if (lane->burst_left > 0) {
     lane->burst_left--;
     return true;
   }
-  if (struck)
+  if (struck) {
     lane->burst_left = spec->drop_burst - 1;
+  }
   return struck;
 }
 
@@ -67,8 +69,9 @@ static uint64_t leaves_line(struct fault_lane *lane, uint64_t rate_mbps, uint32_
                             uint64_t now_ns)
 {
   uint64_t start = lane->free_ns > now_ns ? lane->free_ns : now_ns;
-  if (start - now_ns > RATE_QUEUE_NS)
+  if (start - now_ns > RATE_QUEUE_NS) {
     return 0;
+  }
   lane->free_ns = start + (uint64_t)length * 8000 / rate_mbps;
   return lane->free_ns;
 }
@@ -86,8 +89,9 @@ struct fault_verdict harp_fault_judge(struct fault_lane *lane, const struct faul
   };
   lane->seen++;
   verdict.drop = is_lost(lane, spec, struck);
-  if (verdict.drop)
+  if (verdict.drop) {
     return verdict;
+  }
   if (spec->rate_mbps) {
     verdict.due_ns = leaves_line(lane, spec->rate_mbps, length, now_ns);
     verdict.drop = verdict.due_ns == 0;
@@ -102,16 +106,18 @@ struct fault_verdict harp_fault_judge(struct fault_lane *lane, const struct faul
 static struct fault_frame *new_frame(uint32_t length)
 {
   struct fault_frame *frame = calloc(1, sizeof(*frame) + length);
-  if (frame)
+  if (frame) {
     frame->length = length;
+  }
   return frame;
 }
 
 struct fault_frame *harp_fault_copy_tx(const struct harp_tx_frame *from)
 {
   struct fault_frame *frame = new_frame(from->length);
-  if (!frame)
+  if (!frame) {
     return NULL;
+  }
   frame->header_length = from->header_length;
   frame->segment_size = from->segment_size;
   frame->checksum_start = from->checksum_start;
@@ -128,22 +134,26 @@ struct fault_frame *harp_fault_copy_tx(const struct harp_tx_frame *from)
 struct fault_frame *harp_fault_copy_rx(const struct harp_rx_frame *from)
 {
   struct fault_frame *frame = new_frame(from->header_length + from->payload_length);
-  if (!frame)
+  if (!frame) {
     return NULL;
+  }
   frame->segment_size = from->segment_size;
   frame->checksum_good = from->checksum_good;
   memcpy(frame->bytes, from->header, from->header_length);
-  if (from->payload_length)
+  if (from->payload_length) {
     memcpy(frame->bytes + from->header_length, from->payload, from->payload_length);
+  }
   return frame;
 }
 
 void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice)
 {
-  if (frame->length <= ETH_HEADER)
+  if (frame->length <= ETH_HEADER) {
     return;
-  if (frame->checksum_needed || frame->checksum_good)
+  }
+  if (frame->checksum_needed || frame->checksum_good) {
     harp_complete_checksum(frame->bytes, frame->length);
+  }
   frame->checksum_needed = frame->checksum_good = 0;
   uint64_t bit = choice % ((uint64_t)(frame->length - ETH_HEADER) * 8);
   frame->bytes[ETH_HEADER + bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -152,10 +162,11 @@ void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice)
 static void append(struct fault_list *list, struct fault_frame *frame)
 {
   frame->next = NULL;
-  if (list->last)
+  if (list->last) {
     list->last->next = frame;
-  else
+  } else {
     list->first = frame;
+  }
   list->last = frame;
 }
 
@@ -175,9 +186,11 @@ void harp_fault_hold(struct fault_lane *lane, struct fault_frame *frame,
 
 struct fault_frame *harp_fault_due(const struct fault_lane *lane, uint64_t now_ns)
 {
-  for (struct fault_frame *frame = lane->late.first; frame; frame = frame->next)
-    if (lane->seen >= frame->after || frame->due_ns <= now_ns)
+  for (struct fault_frame *frame = lane->late.first; frame; frame = frame->next) {
+    if (lane->seen >= frame->after || frame->due_ns <= now_ns) {
       return frame;
+    }
+  }
   struct fault_frame *first = lane->line.first;
   return first && first->due_ns <= now_ns ? first : NULL;
 }
@@ -187,14 +200,17 @@ static bool unlink_frame(struct fault_list *list, struct fault_frame *frame)
 {
   struct fault_frame *before = NULL;
   for (struct fault_frame *at = list->first; at; before = at, at = at->next) {
-    if (at != frame)
+    if (at != frame) {
       continue;
-    if (before)
+    }
+    if (before) {
       before->next = at->next;
-    else
+    } else {
       list->first = at->next;
-    if (list->last == at)
+    }
+    if (list->last == at) {
       list->last = before;
+    }
     return true;
   }
   return false;
@@ -202,18 +218,21 @@ static bool unlink_frame(struct fault_list *list, struct fault_frame *frame)
 
 void harp_fault_remove(struct fault_lane *lane, struct fault_frame *frame)
 {
-  if (unlink_frame(&lane->late, frame))
+  if (unlink_frame(&lane->late, frame)) {
     lane->late_count--;
-  else
+  } else {
     unlink_frame(&lane->line, frame);
+  }
   lane->held_bytes -= frame->length;
 }
 
 uint64_t harp_fault_next_due(const struct fault_lane *lane)
 {
   uint64_t next = lane->line.first ? lane->line.first->due_ns : UINT64_MAX;
-  for (const struct fault_frame *frame = lane->late.first; frame; frame = frame->next)
-    if (frame->due_ns < next)
+  for (const struct fault_frame *frame = lane->late.first; frame; frame = frame->next) {
+    if (frame->due_ns < next) {
       next = frame->due_ns;
+    }
+  }
   return next;
 }

@@ -73,8 +73,9 @@ static bool parse_number(const char *text, uint64_t most, uint64_t *value)
 static bool parse_probability(const char *text, const char **end, uint64_t *value)
 {
   double p = strtod(text, (char **)(uintptr_t)end);
-  if (*end == text || !(p >= 0 && p <= 1))
+  if (*end == text || !(p >= 0 && p <= 1)) {
     return false;
+  }
   *value = (uint64_t)(p * CERTAIN);
   return true;
 }
@@ -82,10 +83,12 @@ static bool parse_probability(const char *text, const char **end, uint64_t *valu
 static bool parse_reorder(const char *text, uint64_t most, struct fault_spec *spec)
 {
   const char *end;
-  if (!parse_probability(text, &end, &spec->reorder))
+  if (!parse_probability(text, &end, &spec->reorder)) {
     return false;
-  if (*end == '\0')
+  }
+  if (*end == '\0') {
     return true;
+  }
   return *end == '/' && parse_number(end + 1, most, &spec->reorder_by) && spec->reorder_by > 0;
 }
 
@@ -95,11 +98,12 @@ static bool parse_side(const char *text, uint64_t *side)
     const char *name;
     uint64_t side;
   } sides[] = {{"tx", FAULT_TX}, {"rx", FAULT_RX}, {"both", FAULT_TX | FAULT_RX}};
-  for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++)
+  for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++) {
     if (strcmp(text, sides[i].name) == 0) {
       *side = sides[i].side;
       return true;
     }
+  }
   return false;
 }
 
@@ -125,10 +129,12 @@ static int unknown_key(const char *item, bool running, char *error)
 {
   char names[256] = "";
   size_t used = 0;
-  for (int i = 0; i < KEYS && used < sizeof(names); i++)
-    if (!(running && keys[i].at_open))
+  for (int i = 0; i < KEYS && used < sizeof(names); i++) {
+    if (!(running && keys[i].at_open)) {
       used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
                                keys[i].name);
+    }
+  }
   return harp_port_fail(error, -EINVAL,
                         "fault: \"%.100s\": unknown key; use key=value with one "
                         "of %s",
@@ -141,13 +147,16 @@ static int parse_item(struct fault_spec *spec, const char *item, bool running, c
   size_t length = equals ? (size_t)(equals - item) : strlen(item);
   for (int i = 0; i < KEYS; i++) {
     const struct key *key = &keys[i];
-    if (strlen(key->name) != length || strncmp(key->name, item, length) != 0)
+    if (strlen(key->name) != length || strncmp(key->name, item, length) != 0) {
       continue;
-    if (running && key->at_open)
+    }
+    if (running && key->at_open) {
       break;
-    if (!equals || !parse_value(key, equals + 1, spec))
+    }
+    if (!equals || !parse_value(key, equals + 1, spec)) {
       return harp_port_fail(error, -EINVAL, "fault: \"%.150s\": %s takes %s", item, key->name,
                             key->allowed);
+    }
     return 0;
   }
   return unknown_key(item, running, error);
@@ -160,13 +169,16 @@ static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c ==
 static size_t next_item(const char *text, size_t length, char item[ITEM_MAX])
 {
   size_t end = 0;
-  while (end < length && text[end] != ',')
+  while (end < length && text[end] != ',') {
     end++;
+  }
   size_t first = 0, last = end;
-  while (first < last && is_space(text[first]))
+  while (first < last && is_space(text[first])) {
     first++;
-  while (last > first && is_space(text[last - 1]))
+  }
+  while (last > first && is_space(text[last - 1])) {
     last--;
+  }
   size_t size = last - first < ITEM_MAX ? last - first : ITEM_MAX - 1;
   memcpy(item, text + first, size);
   item[size] = '\0';
@@ -183,15 +195,17 @@ int harp_fault_spec_parse(struct fault_spec *spec, const char *text, size_t leng
     text += taken;
     length -= taken;
     int rc = item[0] ? parse_item(&changed, item, running, error) : 0;
-    if (rc < 0)
+    if (rc < 0) {
       return rc;
+    }
   }
   /* The checksum of a large segment cannot be completed, because each of its segments has its
    * own. */
-  if (changed.tso && changed.corrupt)
+  if (changed.tso && changed.corrupt) {
     return harp_port_fail(error, -EINVAL,
                           "fault: corrupt with tso=1: a large segment cannot be "
                           "corrupted as one frame; leave tso=1 out");
+  }
   *spec = changed;
   return 0;
 }

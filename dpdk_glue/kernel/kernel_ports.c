@@ -25,8 +25,9 @@ static void read_text(const char *path, char *text)
 
 static void mark(struct harp_kernel_ports *ports, unsigned first, unsigned last)
 {
-  for (unsigned port = first; port <= last && port <= 65535; port++)
+  for (unsigned port = first; port <= last && port <= 65535; port++) {
     ports->reserved[port / 64] |= UINT64_C(1) << port % 64;
+  }
 }
 
 /* text: a list such as "8080,9000-9010". */
@@ -35,8 +36,9 @@ static void mark_all(struct harp_kernel_ports *ports, const char *text)
   for (; *text >= '0' && *text <= '9'; text += *text == ',') {
     char *end;
     unsigned long first = strtoul(text, &end, 10), last = first;
-    if (*end == '-')
+    if (*end == '-') {
       last = strtoul(end + 1, &end, 10);
+    }
     mark(ports, (unsigned)first, (unsigned)last);
     text = end;
   }
@@ -48,8 +50,9 @@ void harp_kernel_ports_read(struct harp_kernel_ports *ports)
   memset(ports, 0, sizeof(*ports));
   ports->first = 1;
   ports->last = 65535;
-  if (!text)
+  if (!text) {
     return;
+  }
   read_text(FOLDER "ip_local_port_range", text);
   unsigned first, last;
   if (sscanf(text, "%u %u", &first, &last) == 2 && first <= last && last <= 65535) {

@@ -34,16 +34,19 @@ enum { REPLY_BYTES = 32768, GSO_LEGACY_MAX = 65536 };
 static ssize_t ask(const void *request, size_t size, void *reply)
 {
   int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-  if (fd < 0)
+  if (fd < 0) {
     return -errno;
+  }
   ssize_t got = send(fd, request, size, 0) < 0 ? -1 : recv(fd, reply, REPLY_BYTES, MSG_DONTWAIT);
   ssize_t rc = got < 0 ? -errno : got;
   close(fd);
   const struct nlmsghdr *header = reply;
-  if (rc >= 0 && (rc < (ssize_t)sizeof(*header) || header->nlmsg_len > (size_t)rc))
+  if (rc >= 0 && (rc < (ssize_t)sizeof(*header) || header->nlmsg_len > (size_t)rc)) {
     return -EPROTO;
-  if (rc >= 0 && header->nlmsg_type == NLMSG_ERROR)
+  }
+  if (rc >= 0 && header->nlmsg_type == NLMSG_ERROR) {
     return ((const struct nlmsgerr *)NLMSG_DATA(header))->error;
+  }
   return rc;
 }
 
@@ -52,8 +55,9 @@ static void read_link_attribute(const struct rtattr *attribute, struct harp_netd
   const void *data = RTA_DATA(attribute);
   switch (attribute->rta_type) {
   case IFLA_ADDRESS:
-    if (RTA_PAYLOAD(attribute) == sizeof(device->mac))
+    if (RTA_PAYLOAD(attribute) == sizeof(device->mac)) {
       memcpy(device->mac, data, sizeof(device->mac));
+    }
     break;
   case IFLA_MTU: memcpy(&device->mtu, data, sizeof(device->mtu)); break;
   case IFLA_GSO_MAX_SIZE: memcpy(&device->gso_max, data, sizeof(device->gso_max)); break;
@@ -74,8 +78,9 @@ static int read_link(struct harp_netdev *device, int *hardware)
   };
   _Alignas(struct nlmsghdr) char reply[REPLY_BYTES];
   ssize_t rc = ask(&request, sizeof(request), reply);
-  if (rc < 0)
+  if (rc < 0) {
     return (int)rc;
+  }
   const struct nlmsghdr *header = (const struct nlmsghdr *)reply;
   const struct ifinfomsg *link = NLMSG_DATA(header);
   *hardware = link->ifi_type;
@@ -83,10 +88,12 @@ static int read_link(struct harp_netdev *device, int *hardware)
   device->carrier = link->ifi_flags & IFF_RUNNING;
   device->gso_max = GSO_LEGACY_MAX;
   int left = (int)(header->nlmsg_len - NLMSG_LENGTH(sizeof(*link)));
-  for (const struct rtattr *at = IFLA_RTA(link); RTA_OK(at, left); at = RTA_NEXT(at, left))
+  for (const struct rtattr *at = IFLA_RTA(link); RTA_OK(at, left); at = RTA_NEXT(at, left)) {
     read_link_attribute(at, device);
-  if (device->gso_max > GSO_LEGACY_MAX) /* the IPv4 length field holds no more */
+  }
+  if (device->gso_max > GSO_LEGACY_MAX) { /* the IPv4 length field holds no more */
     device->gso_max = GSO_LEGACY_MAX;
+  }
   return 0;
 }
 
@@ -95,12 +102,14 @@ static uint8_t prefix_length(uint32_t mask) { return (uint8_t)__builtin_popcount
 static void read_address(const char *name, struct harp_netdev *device)
 {
   struct ifaddrs *list;
-  if (getifaddrs(&list) < 0)
+  if (getifaddrs(&list) < 0) {
     return;
+  }
   for (const struct ifaddrs *at = list; at && !device->address; at = at->ifa_next) {
     if (!at->ifa_addr || !at->ifa_netmask || at->ifa_addr->sa_family != AF_INET ||
-        strcmp(at->ifa_name, name) != 0)
+        strcmp(at->ifa_name, name) != 0) {
       continue;
+    }
     device->address = ((const struct sockaddr_in *)at->ifa_addr)->sin_addr.s_addr;
     device->prefix = prefix_length(((const struct sockaddr_in *)at->ifa_netmask)->sin_addr.s_addr);
   }
@@ -112,15 +121,17 @@ static void read_address(const char *name, struct harp_netdev *device)
 static void read_gateway(const char *name, struct harp_netdev *device)
 {
   FILE *file = fopen("/proc/thread-self/net/route", "re");
-  if (!file)
+  if (!file) {
     return;
+  }
   char line[256], interface[IFNAMSIZ];
   unsigned destination, gateway, mask, metric, best = UINT_MAX;
   while (fgets(line, sizeof(line), file)) {
     if (sscanf(line, "%15s %x %x %*x %*d %*d %u %x", interface, &destination, &gateway, &metric,
                &mask) != 5 ||
-        strcmp(interface, name) != 0 || destination || mask || !gateway || metric >= best)
+        strcmp(interface, name) != 0 || destination || mask || !gateway || metric >= best) {
       continue;
+    }
     best = metric;
     device->gateway = gateway; /* the file prints the big-endian word as a host number */
   }
@@ -169,8 +180,9 @@ static bool sysfs_is_ours(const char *name, int index)
   int seen = 0;
   snprintf(path, sizeof(path), "/sys/class/net/%s/ifindex", name);
   FILE *file = fopen(path, "re");
-  if (!file)
+  if (!file) {
     return false;
+  }
   bool read = fscanf(file, "%d", &seen) == 1;
   fclose(file);
   return read && seen == index;
@@ -182,14 +194,17 @@ static void read_pci_path(const char *name, struct harp_netdev *device)
 {
   char link[PATH_MAX], path[PATH_MAX];
   snprintf(link, sizeof(link), "/sys/class/net/%s/device", name);
-  if (!sysfs_is_ours(name, device->index) || !realpath(link, path))
+  if (!sysfs_is_ours(name, device->index) || !realpath(link, path)) {
     return;
-  for (char *slash; (slash = strrchr(path, '/')) && slash != path; *slash = '\0')
+  }
+  for (char *slash; (slash = strrchr(path, '/')) && slash != path; *slash = '\0') {
     if (is_pci_function(slash + 1)) {
-      if (strlen(path) < sizeof(device->pci_path))
+      if (strlen(path) < sizeof(device->pci_path)) {
         memcpy(device->pci_path, path, strlen(path) + 1);
+      }
       return;
     }
+  }
 }
 
 static int no_such_interface(const char *scheme, const char *name, char *error)
@@ -197,8 +212,9 @@ static int no_such_interface(const char *scheme, const char *name, char *error)
   char names[200] = "";
   size_t used = 0;
   struct if_nameindex *list = if_nameindex();
-  for (const struct if_nameindex *at = list; at && at->if_index && used < sizeof(names); at++)
+  for (const struct if_nameindex *at = list; at && at->if_index && used < sizeof(names); at++) {
     used += (size_t)snprintf(names + used, sizeof(names) - used, " %s", at->if_name);
+  }
   if_freenameindex(list);
   return harp_port_fail(error, -ENODEV,
                         "%s:%.40s: no such interface in this network namespace, which has:%s; "
@@ -211,20 +227,23 @@ int harp_netdev_read(const char *scheme, const char *name, struct harp_netdev *d
 {
   memset(device, 0, sizeof(*device));
   device->index = (int)if_nametoindex(name);
-  if (!device->index)
+  if (!device->index) {
     return no_such_interface(scheme, name, error);
+  }
   int hardware = 0;
   int rc = read_link(device, &hardware);
-  if (rc < 0)
+  if (rc < 0) {
     return harp_port_fail(error, rc,
                           "%s:%s: cannot read the interface's state: %s; is "
                           "netlink allowed here?",
                           scheme, name, strerror(-rc));
-  if (hardware != ARPHRD_ETHER)
+  }
+  if (hardware != ARPHRD_ETHER) {
     return harp_port_fail(error, -EOPNOTSUPP,
                           "%s:%s: not an Ethernet interface (its type is "
                           "%d); name one that is, as ip -br link shows",
                           scheme, name, hardware);
+  }
   read_address(name, device);
   read_gateway(name, device);
   read_speed(name, device);
@@ -248,8 +267,9 @@ bool harp_netdev_is_local(uint32_t address)
       .destination = address,
   };
   _Alignas(struct nlmsghdr) char reply[REPLY_BYTES];
-  if (ask(&request, sizeof(request), reply) < 0)
+  if (ask(&request, sizeof(request), reply) < 0) {
     return false;
+  }
   const struct rtmsg *route = NLMSG_DATA((const struct nlmsghdr *)reply);
   return route->rtm_type == RTN_LOCAL;
 }
@@ -264,8 +284,9 @@ int harp_netdev_control(void)
 static int read_flags(int control, int index)
 {
   struct ifreq request = {.ifr_ifindex = index};
-  if (ioctl(control, SIOCGIFNAME, &request) < 0 || ioctl(control, SIOCGIFFLAGS, &request) < 0)
+  if (ioctl(control, SIOCGIFNAME, &request) < 0 || ioctl(control, SIOCGIFFLAGS, &request) < 0) {
     return -errno;
+  }
   return (unsigned short)request.ifr_flags;
 }
 
@@ -289,8 +310,9 @@ static int arp_ignore(const char *name)
   snprintf(path, sizeof(path), "/proc/sys/net/ipv4/conf/%.15s/arp_ignore", name);
   FILE *file = fopen(path, "re");
   if (file) {
-    if (fscanf(file, "%d", &value) != 1)
+    if (fscanf(file, "%d", &value) != 1) {
       value = 0;
+    }
     fclose(file);
   }
   return value;
@@ -311,8 +333,9 @@ static bool shares_subnet(const struct ifaddrs *at, const struct harp_netdev *de
 {
   uint32_t mask = device->prefix ? htonl(UINT32_MAX << (32 - device->prefix)) : 0;
   if (!at->ifa_addr || at->ifa_addr->sa_family != AF_INET ||
-      at->ifa_flags & (IFF_LOOPBACK | IFF_POINTOPOINT))
+      at->ifa_flags & (IFF_LOOPBACK | IFF_POINTOPOINT)) {
     return false;
+  }
   uint32_t address = ((const struct sockaddr_in *)at->ifa_addr)->sin_addr.s_addr;
   return ((address ^ device->address) & mask) == 0;
 }
@@ -320,8 +343,9 @@ static bool shares_subnet(const struct ifaddrs *at, const struct harp_netdev *de
 static bool listed(const int *indexes, unsigned count, int index)
 {
   for (unsigned i = 0; i < count; i++) {
-    if (indexes[i] == index)
+    if (indexes[i] == index) {
       return true;
+    }
   }
   return false;
 }
@@ -342,12 +366,14 @@ unsigned harp_netdev_find_flux(const struct harp_netdev *device, int *others, un
 {
   struct ifaddrs *list;
   unsigned count = 0;
-  if (getifaddrs(&list) < 0)
+  if (getifaddrs(&list) < 0) {
     return 0;
+  }
   for (const struct ifaddrs *at = list; at && count < max; at = at->ifa_next) {
     int index = shares_subnet(at, device) ? (int)if_nametoindex(at->ifa_name) : 0;
-    if (!listed(others, count, index) && takes_frames(index, device))
+    if (!listed(others, count, index) && takes_frames(index, device)) {
       others[count++] = index;
+    }
   }
   freeifaddrs(list);
   return count;
@@ -358,19 +384,22 @@ unsigned harp_netdev_find_flux(const struct harp_netdev *device, int *others, un
 static int check_device(const char *scheme, const char *name, const struct harp_netdev *device,
                         const struct harp_port_config *config, char *error)
 {
-  if (!device->up)
+  if (!device->up) {
     return harp_port_fail(error, -ENETDOWN, "%s:%s: the interface is down; ip link set %s up",
                           scheme, name, name);
-  if (!device->carrier)
+  }
+  if (!device->carrier) {
     return harp_port_fail(error, -ENETDOWN,
                           "%s:%s: the interface has no carrier; check the "
                           "cable, or the other end of a virtual one",
                           scheme, name);
-  if (config->mtu > device->mtu)
+  }
+  if (config->mtu > device->mtu) {
     return harp_port_fail(error, -EINVAL,
                           "%s:%s: mtu = %u is more than the interface's %u; "
                           "lower it, or ip link set %s mtu %u",
                           scheme, name, config->mtu, device->mtu, name, config->mtu);
+  }
   return 0;
 }
 
@@ -385,23 +414,26 @@ static int check_address(const char *scheme, const char *name, const struct harp
                          const struct harp_port_config *config, char *error)
 {
   char text[INET_ADDRSTRLEN];
-  if (!config->address && !device->address)
+  if (!config->address && !device->address) {
     return harp_port_fail(error, -EADDRNOTAVAIL,
                           "%s:%s: the interface has no IPv4 address to "
                           "share; give it one, or set address = A.B.C.D/N to one that the kernel "
                           "does not have",
                           scheme, name);
-  if (!config->address && harp_netdev_own_mac(device, config))
+  }
+  if (!config->address && harp_netdev_own_mac(device, config)) {
     return harp_port_fail(error, -EINVAL,
                           "%s:%s: mac cannot be used with address = kernel; remove "
                           "mac, or set address = A.B.C.D/N",
                           scheme, name);
-  if (config->address && harp_netdev_is_local(config->address))
+  }
+  if (config->address && harp_netdev_is_local(config->address)) {
     return harp_port_fail(error, -EADDRINUSE,
                           "%s:%s: the kernel already uses the address %s; "
                           "set address = kernel to share it, or choose one that ip route get does "
                           "not call local",
                           scheme, name, inet_ntop(AF_INET, &config->address, text, sizeof(text)));
+  }
   return 0;
 }
 

@@ -82,8 +82,9 @@ static void require_interface_or_mac(struct program *program, const struct packe
   unsigned others = filter->other_count;
   load(program, BPF_W, SKF_AD_OFF + SKF_AD_IFINDEX);
   jump_if(program, (uint32_t)filter->ifindex, others + 5);
-  for (unsigned i = 0; i < others; i++)
+  for (unsigned i = 0; i < others; i++) {
     jump_if(program, (uint32_t)filter->others[i], others - i);
+  }
   emit(program, (struct sock_filter)DROP);
   load(program, BPF_W, SKF_AD_OFF + SKF_AD_PKTTYPE);
   require(program, PACKET_HOST);
@@ -93,10 +94,11 @@ static void require_interface_or_mac(struct program *program, const struct packe
 
 static void require_destination(struct program *program, const struct packet_filter *filter)
 {
-  if (filter->other_count > 0)
+  if (filter->other_count > 0) {
     require_interface_or_mac(program, filter);
-  else
+  } else {
     require_mac(program, filter->mac);
+  }
   load(program, BPF_W, ETH_HEADER + IP_DST);
   require(program, ntohl(filter->address));
 }
@@ -162,8 +164,9 @@ int harp_packet_filter_attach(int fd, const struct packet_filter *filter,
   struct program program = {.length = 0};
   require_untagged(&program);
   load(&program, BPF_H, ETH_TYPE);
-  if (kind == PACKET_FILTER_ALL)
+  if (kind == PACKET_FILTER_ALL) {
     pass_if(&program, ETH_TYPE_ARP);
+  }
   if (kind == PACKET_FILTER_ARP) {
     require(&program, ETH_TYPE_ARP);
     emit(&program, (struct sock_filter)PASS);

@@ -26,8 +26,9 @@ void harp_packet_ports_init(struct packet_ports *ports, bool shared, uint32_t ad
   ports->last = last;
   if (!shared) {
     harp_local_ports_init(&ports->pool, first, last);
-    if (first)
+    if (first) {
       ports->ranges[ports->range_count++] = (struct packet_range){first, last};
+    }
     return;
   }
   /* Any port is possible, because the kernel's range can change at any time. */
@@ -37,8 +38,9 @@ void harp_packet_ports_init(struct packet_ports *ports, bool shared, uint32_t ad
 
 void harp_packet_ports_forget(const struct packet_ports *ports)
 {
-  for (unsigned i = 0; i < ports->listener_count; i++)
+  for (unsigned i = 0; i < ports->listener_count; i++) {
     close(ports->listeners[i]);
+  }
 }
 
 void harp_packet_ports_close(struct packet_ports *ports)
@@ -53,15 +55,19 @@ void harp_packet_ports_close(struct packet_ports *ports)
 static int make_room(struct packet_ports *ports, unsigned count)
 {
   unsigned room = ports->listener_room ? ports->listener_room : BLOCK;
-  while (room < ports->listener_count + count)
+  while (room < ports->listener_count + count) {
     room *= 2;
-  if (room == ports->listener_room)
+  }
+  if (room == ports->listener_room) {
     return 0;
+  }
   int *grown = malloc(room * sizeof(*grown)), *old = ports->listeners;
-  if (!grown)
+  if (!grown) {
     return -ENOMEM;
-  if (old)
+  }
+  if (old) {
     memcpy(grown, old, ports->listener_count * sizeof(*grown));
+  }
   ports->listeners = grown; /* the array is always valid, because a fork may happen now */
   ports->listener_room = room;
   free(old);
@@ -95,19 +101,23 @@ static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count
       .count = count,
       .offered = offered,
   };
-  if (ports->range_count == PACKET_FILTER_RANGES)
+  if (ports->range_count == PACKET_FILTER_RANGES) {
     return -EADDRINUSE;
+  }
   int rc = make_room(ports, count);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
+  }
   int *fds = ports->listeners + ports->listener_count;
   int held = ports->agent ? harp_agent_listen(ports->agent, &block, fds)
                           : harp_silent_listeners_open(ports->address, &block, fds);
-  if (held < 0)
+  if (held < 0) {
     return held;
+  }
   ports->listener_count += (unsigned)held;
-  for (int i = 0; i < held; i++)
+  for (int i = 0; i < held; i++) {
     harp_local_ports_add(&ports->pool, (uint16_t)(block.first + i));
+  }
   add_range(ports, block.first, (uint16_t)(block.first + held - 1));
   return 0;
 }
@@ -116,8 +126,9 @@ static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count
 static bool is_held(const struct packet_ports *ports, uint16_t port)
 {
   for (unsigned i = 0; i < ports->range_count; i++) {
-    if (ports->ranges[i].first <= port && port <= ports->ranges[i].last)
+    if (ports->ranges[i].first <= port && port <= ports->ranges[i].last) {
       return true;
+    }
   }
   return false;
 }
@@ -135,17 +146,20 @@ static int hold_granted_block(struct packet_ports *ports, unsigned count)
  * has given this range to HARP. */
 static int hold_any_block(struct packet_ports *ports, unsigned count)
 {
-  if (!ports->first)
+  if (!ports->first) {
     return hold_granted_block(ports, count);
+  }
   unsigned span = ports->last - ports->first + 1u;
   uint32_t start = 0;
-  if (getrandom(&start, sizeof(start), GRND_NONBLOCK) != sizeof(start))
+  if (getrandom(&start, sizeof(start), GRND_NONBLOCK) != sizeof(start)) {
     start = 0;
+  }
   for (unsigned i = 0; i < span; i++) {
     uint16_t first = (uint16_t)(ports->first + (start % span + i) % span);
     int rc = is_held(ports, first) ? -EADDRINUSE : hold_block(ports, first, count, NULL);
-    if (rc != -EADDRINUSE)
+    if (rc != -EADDRINUSE) {
       return rc;
+    }
   }
   return -EADDRINUSE;
 }
@@ -164,8 +178,9 @@ int harp_packet_ports_take(struct packet_ports *ports, unsigned queue, uint16_t 
   struct harp_local_ports *pool = &ports->pool;
   *changed = false;
   int rc = harp_local_ports_take(pool, queue, ports->queues, wanted, local);
-  if (rc != -EADDRINUSE || !ports->shared)
+  if (rc != -EADDRINUSE || !ports->shared) {
     return rc;
+  }
   if (wanted) {
     rc = hold_block(ports, wanted, 1, NULL);
     *changed = rc == 0 && !ports->agent;
@@ -173,11 +188,13 @@ int harp_packet_ports_take(struct packet_ports *ports, unsigned queue, uint16_t 
   }
   for (int i = 0; i < BLOCK_TRIES; i++) {
     rc = hold_any_block(ports, block_size(ports));
-    if (rc < 0)
+    if (rc < 0) {
       return rc;
+    }
     *changed = !ports->agent;
-    if (harp_local_ports_take(pool, queue, ports->queues, 0, local) == 0)
+    if (harp_local_ports_take(pool, queue, ports->queues, 0, local) == 0) {
       return 0;
+    }
   }
   return -EADDRINUSE;
 }

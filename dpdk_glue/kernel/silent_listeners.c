@@ -15,8 +15,9 @@
 static int deafen(int fd)
 {
   int least = 255;
-  if (setsockopt(fd, IPPROTO_IP, IP_MINTTL, &least, sizeof(least)) < 0)
+  if (setsockopt(fd, IPPROTO_IP, IP_MINTTL, &least, sizeof(least)) < 0) {
     return -errno;
+  }
   int rc = harp_packet_filter_deafen(fd);
   return rc == -EPERM ? 0 : rc;
 }
@@ -29,12 +30,14 @@ static int listen_silently(uint32_t address, uint16_t *port)
       .sin_family = AF_INET, .sin_port = htons(*port), .sin_addr.s_addr = address};
   socklen_t length = sizeof(name);
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0)
+  if (fd < 0) {
     return -errno;
+  }
   int rc = deafen(fd);
   if (rc == 0 && (bind(fd, (struct sockaddr *)&name, sizeof(name)) < 0 || listen(fd, 0) < 0 ||
-                  getsockname(fd, (struct sockaddr *)&name, &length) < 0))
+                  getsockname(fd, (struct sockaddr *)&name, &length) < 0)) {
     rc = -errno;
+  }
   if (rc < 0) {
     close(fd);
     return rc;
@@ -46,16 +49,19 @@ static int listen_silently(uint32_t address, uint16_t *port)
 int harp_silent_listeners_open(uint32_t address, struct silent_block *block, int *fds)
 {
   fds[0] = listen_silently(address, &block->first);
-  if (fds[0] < 0)
+  if (fds[0] < 0) {
     return fds[0];
+  }
   unsigned held = 1;
   for (; held < block->count && block->first + held <= block->limit; held++) {
     uint16_t next = (uint16_t)(block->first + held);
-    if (block->offered && !harp_kernel_ports_offered(block->offered, next))
+    if (block->offered && !harp_kernel_ports_offered(block->offered, next)) {
       break;
+    }
     fds[held] = listen_silently(address, &next);
-    if (fds[held] < 0)
+    if (fds[held] < 0) {
       break;
+    }
   }
   return (int)held;
 }

@@ -36,11 +36,12 @@ static int open_epoll(struct packet_queue *queue, const char *name, char *error)
 {
   queue->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   if (queue->epoll_fd < 0 || !harp_descriptor_watch(queue->epoll_fd, queue->fd) ||
-      !harp_descriptor_watch(queue->epoll_fd, queue->arp_fd))
+      !harp_descriptor_watch(queue->epoll_fd, queue->arp_fd)) {
     return harp_port_fail(error, -errno,
                           "packet:%s: cannot make an epoll descriptor: %s; raise "
                           "the limit of open files (ulimit -n)",
                           name, strerror(errno));
+  }
   return 0;
 }
 
@@ -49,8 +50,9 @@ static int make_queues(struct packet_port *packet, const char *name, char *error
   const struct packet_sockets *sockets = &packet->sockets;
   size_t size = sockets->queue_count * sizeof(*packet->queues);
   packet->queues = aligned_alloc(_Alignof(struct packet_queue), size);
-  if (!packet->queues)
+  if (!packet->queues) {
     return harp_port_fail(error, -ENOMEM, "packet:%s: out of memory", name);
+  }
   memset(packet->queues, 0, size);
   packet->queue_count = sockets->queue_count;
   for (unsigned q = 0; q < packet->queue_count; q++) {
@@ -61,19 +63,22 @@ static int make_queues(struct packet_port *packet, const char *name, char *error
   int rc = 0;
   for (unsigned q = 0; q < packet->queue_count && rc == 0; q++) {
     struct packet_queue *queue = &packet->queues[q];
-    if (harp_packet_rx_init(queue) < 0)
+    if (harp_packet_rx_init(queue) < 0) {
       return harp_port_fail(error, -ENOMEM, "packet:%s: out of memory", name);
+    }
     harp_packet_tx_init(queue, sockets->device.index);
-    if (queue->arp_fd >= 0)
+    if (queue->arp_fd >= 0) {
       rc = open_epoll(queue, name, error);
+    }
   }
   return rc;
 }
 
 static void close_descriptors(const struct packet_port *packet)
 {
-  for (unsigned q = 0; packet->queues && q < packet->queue_count; q++)
+  for (unsigned q = 0; packet->queues && q < packet->queue_count; q++) {
     harp_descriptor_close(packet->queues[q].epoll_fd);
+  }
   harp_packet_sockets_close(&packet->sockets);
 }
 
@@ -85,8 +90,9 @@ static void packet_close(struct harp_port *port)
    * peers. */
   harp_packet_ports_close(&packet->ports);
   harp_agent_close(&packet->agent);
-  for (unsigned q = 0; packet->queues && q < packet->queue_count; q++)
+  for (unsigned q = 0; packet->queues && q < packet->queue_count; q++) {
     harp_packet_rx_free(&packet->queues[q]);
+  }
   free(packet->queues);
   free(packet);
 }
@@ -118,9 +124,10 @@ static void summarize(struct packet_port *packet, const char *name)
   char address[INET_ADDRSTRLEN], shallow[64] = "";
   inet_ntop(AF_INET, &info->address, address, sizeof(address));
   int buffer = packet->sockets.receive_buffer;
-  if (buffer < PACKET_RECEIVE_BUFFER)
+  if (buffer < PACKET_RECEIVE_BUFFER) {
     snprintf(shallow, sizeof(shallow), ", receive buffer %d KiB (CAP_NET_ADMIN: 64 MiB)",
              buffer >> 10);
+  }
   snprintf(info->summary, sizeof(info->summary), "packet %s, %s/%u %s, mtu %u, %u queue%s%s%s",
            name, address, info->prefix, info->shares_address ? "(the kernel's)" : "(its own)",
            info->mtu, packet->queue_count, packet->queue_count == 1 ? "" : "s", shallow,
@@ -137,8 +144,9 @@ static void init_ports(struct packet_port *packet, const struct harp_port_config
 static int open_sockets(struct packet_port *packet, const struct harp_port_config *config,
                         char *error)
 {
-  if (config->agent)
+  if (config->agent) {
     return harp_packet_agent_open(packet, config, error);
+  }
   struct packet_selection selection = selection_of(&packet->ports);
   return harp_packet_sockets_open(&packet->sockets, config, &selection, error);
 }
@@ -150,13 +158,15 @@ static int set_up(struct packet_port *packet, const struct harp_port_config *con
   snprintf(packet->name, sizeof(packet->name), "%.15s", config->device);
   init_ports(packet, config);
   int rc = open_sockets(packet, config, error);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
+  }
   describe(packet, config);
   packet->ports.address = packet->port.info.address;
   rc = make_queues(packet, config->device, error);
-  if (rc == 0)
+  if (rc == 0) {
     summarize(packet, config->device);
+  }
   return rc;
 }
 
@@ -171,8 +181,9 @@ static int packet_start(struct harp_port *port, char *error)
 static int packet_open(struct harp_port **port, const struct harp_port_config *config, char *error)
 {
   struct packet_port *packet = calloc(1, sizeof(*packet));
-  if (!packet)
+  if (!packet) {
     return harp_port_fail(error, -ENOMEM, "packet:%.40s: out of memory", config->device);
+  }
   packet->port.ops = &harp_port_packet;
   harp_packet_sockets_init(&packet->sockets);
   harp_agent_init(&packet->agent);
@@ -213,8 +224,9 @@ static int packet_reserve(struct harp_port *port, unsigned queue, uint16_t wante
   if (changed) {
     struct packet_selection selection = selection_of(&packet->ports);
     int attached = harp_packet_sockets_select(&packet->sockets, &packet->config, &selection);
-    if (attached < 0 && rc == 0)
+    if (attached < 0 && rc == 0) {
       harp_packet_ports_give(&packet->ports, *local);
+    }
     rc = rc < 0 ? rc : attached;
   }
   return rc;
@@ -235,8 +247,9 @@ static void packet_count(struct harp_port *port, unsigned number, uint64_t *coun
   struct packet_queue *queue = &packet_of(port)->queues[number];
   struct tpacket_stats lost = {0}; /* counts since the last call */
   socklen_t length = sizeof(lost);
-  if (getsockopt(queue->fd, SOL_PACKET, PACKET_STATISTICS, &lost, &length) == 0)
+  if (getsockopt(queue->fd, SOL_PACKET, PACKET_STATISTICS, &lost, &length) == 0) {
     queue->counts.rx_lost += lost.tp_drops;
+  }
   counters[HARP_COUNTER_tx_copied_bytes] += queue->counts.tx_copied;
   counters[HARP_COUNTER_port_tx_full] += queue->counts.tx_full;
   counters[HARP_COUNTER_port_tx_errors] += queue->counts.tx_errors;

@@ -26,8 +26,9 @@ static int read_sockets(struct packet_sockets *sockets, const struct harp_agent_
   }
   sockets->control = fds[0];
   memcpy(sockets->data, fds + 1, queues * sizeof(*fds));
-  if (sets == 2)
+  if (sets == 2) {
     memcpy(sockets->arp, fds + 1 + queues, queues * sizeof(*fds));
+  }
   return 0;
 }
 
@@ -37,12 +38,14 @@ int harp_packet_agent_open(struct packet_port *packet, const struct harp_port_co
   struct harp_agent_reply reply;
   int fds[HARP_AGENT_DESCRIPTORS];
   int count = harp_agent_open(&packet->agent, "packet", config, &reply, fds, error);
-  if (count < 0)
+  if (count < 0) {
     return count;
+  }
   harp_agent_read_device(&packet->sockets.device, &reply);
   if (read_sockets(&packet->sockets, &reply, config->queues, fds, count) < 0) {
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
       close(fds[i]);
+    }
     return harp_port_fail(error, -EPROTO,
                           "packet:%s: the agent's reply has %d descriptors for %u instances; run "
                           "the same release of HARP on the node",

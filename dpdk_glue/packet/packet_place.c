@@ -23,12 +23,14 @@ static void apply_next(struct packet_slot *slot, const struct harp_rx_hint *hint
 {
   bool kept = left < slot->header;
   size_t before = left + hint->gap;
-  if (!hint->next || before >= hint->stride)
+  if (!hint->next || before >= hint->stride) {
     return;
+  }
   size_t room = least(hint->stride - before, HARP_FRAME_MAX - slot->header - before);
   size_t placed = least(hint->next_length, room);
-  if (placed < 2 * (size_t)slot->header) /* two headers must fit into its gap */
+  if (placed < 2 * (size_t)slot->header) { /* two headers must fit into its gap */
     return;
+  }
   slot->placed = kept ? 0 : (uint32_t)left;
   slot->gap = (uint32_t)(kept ? before : hint->gap);
   slot->next_placed = (uint32_t)placed;
@@ -40,19 +42,23 @@ static struct packet_slot apply_hint(const struct harp_rx_hint *hint, unsigned i
 {
   struct packet_slot slot = {0};
   if (!hint || !(hint->payload || hint->next) || hint->header_length < LEAST_HEADERS ||
-      hint->header_length > PACKET_HEADER_ROOM - PACKET_VNET)
+      hint->header_length > PACKET_HEADER_ROOM - PACKET_VNET) {
     return slot;
+  }
   size_t offset = i * hint->stride;
-  if (offset > hint->length)
+  if (offset > hint->length) {
     return slot;
+  }
   size_t left = hint->length - offset;
   slot.header = hint->header_length;
   slot.hint = hint->payload + offset;
   slot.placed = (uint32_t)least(least(left, hint->stride), HARP_FRAME_MAX - slot.header);
-  if (left < hint->stride)
+  if (left < hint->stride) {
     apply_next(&slot, hint, left);
-  if (!slot.placed && !slot.gap)
+  }
+  if (!slot.placed && !slot.gap) {
     slot.header = 0;
+  }
   return slot;
 }
 
@@ -60,10 +66,11 @@ static struct packet_slot apply_hint(const struct harp_rx_hint *hint, unsigned i
 static void append(struct iovec *iov, size_t *count, uint8_t *base, size_t length)
 {
   struct iovec *last = *count ? &iov[*count - 1] : NULL;
-  if (last && (uint8_t *)last->iov_base + last->iov_len == base)
+  if (last && (uint8_t *)last->iov_base + last->iov_len == base) {
     last->iov_len += length;
-  else if (length)
+  } else if (length) {
     iov[(*count)++] = (struct iovec){.iov_base = base, .iov_len = length};
+  }
 }
 
 unsigned harp_packet_prepare(struct packet_queue *queue, const struct harp_rx_hint *hint,
@@ -81,8 +88,9 @@ unsigned harp_packet_prepare(struct packet_queue *queue, const struct harp_rx_hi
     append(iov, &pieces, slot->next, slot->next_placed);
     append(iov, &pieces, front + used, HARP_FRAME_MAX - (size_t)slot->header - used);
     queue->rx[i].msg_hdr.msg_iovlen = pieces;
-    if (slot->gap)
+    if (slot->gap) {
       return i + 1;
+    }
   }
   return count;
 }
@@ -101,10 +109,12 @@ static void repair(const struct received *frame)
 {
   const struct packet_slot *slot = frame->slot;
   size_t before = (size_t)slot->placed + slot->gap;
-  if (slot->placed)
+  if (slot->placed) {
     memcpy(frame->front, slot->hint, least(frame->behind, slot->placed));
-  if (frame->behind > before && slot->next_placed)
+  }
+  if (frame->behind > before && slot->next_placed) {
     memcpy(frame->front + before, slot->next, least(frame->behind - before, slot->next_placed));
+  }
 }
 
 /* Whether the frame can be reported in pieces: an ordinary segment with a good checksum, whose
@@ -150,8 +160,9 @@ static int split(const struct received *frame, struct harp_rx_frame *out)
   for (int i = 0; i < PACKET_PIECES; i++) {
     uint8_t *header = pieces[i].header;
     uint32_t length = pieces[i].length;
-    if (!length)
+    if (!length) {
       continue;
+    }
     write_header(frame, original, header, pieces[i].skipped, length);
     out[n] = whole;
     out[n].header = header;
@@ -182,16 +193,18 @@ int harp_packet_report(struct packet_queue *queue, unsigned i, bool *displaced,
       .checksum_good = (vnet.flags & (VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID)) !=
                        0,
   };
-  if (length <= slot->header || !slot->header)
+  if (length <= slot->header || !slot->header) {
     return 1;
+  }
   frame.behind = length - slot->header;
   bool is_tcp = harp_frame_tcp_fields(frame.header, slot->header, &frame.tcp);
   bool overran = is_tcp &&
                  length > frame.tcp.header_length + slot->placed + slot->gap + slot->next_placed;
   bool right = is_tcp && frame.tcp.header_length == slot->header && !*displaced;
   *displaced |= overran;
-  if (right && slot->gap && may_split(&frame, out))
+  if (right && slot->gap && may_split(&frame, out)) {
     return split(&frame, out);
+  }
   if (right && slot->placed && frame.behind <= slot->placed) {
     out->header_length = slot->header;
     out->payload = slot->hint;

@@ -26,22 +26,25 @@ int harp_packet_rx_init(struct packet_queue *queue)
     return -ENOMEM;
   }
   queue->burst = LEAST_BURST;
-  for (unsigned i = 0; i < PACKET_BURST; i++)
+  for (unsigned i = 0; i < PACKET_BURST; i++) {
     queue->rx[i].msg_hdr.msg_iov = queue->rx_iov[i];
+  }
   return 0;
 }
 
 void harp_packet_rx_free(struct packet_queue *queue)
 {
-  if (queue->slots)
+  if (queue->slots) {
     munmap(queue->slots, (size_t)PACKET_BURST * PACKET_SLOT);
+  }
   queue->slots = NULL;
 }
 
 static bool arp_is_due(struct packet_queue *queue)
 {
-  if (queue->arp_fd < 0)
+  if (queue->arp_fd < 0) {
     return false;
+  }
   unsigned left = atomic_load_explicit(&queue->arp_in, memory_order_relaxed);
   atomic_store_explicit(&queue->arp_in, left > 0 ? left - 1 : PACKET_ARP_PERIOD,
                         memory_order_relaxed);
@@ -54,8 +57,9 @@ static int check_link(const struct packet_port *packet, struct packet_queue *que
 {
   int state = harp_netdev_state(packet->sockets.control, packet->sockets.device.index);
   queue->down = state <= 0;
-  if (state < 0)
+  if (state < 0) {
     return -ENODEV;
+  }
   return state == 0 ? -ENETDOWN : 0;
 }
 
@@ -107,8 +111,9 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
   struct packet_port *packet = (struct packet_port *)port;
   struct packet_queue *queue = &packet->queues[number];
   int n = arp_is_due(queue) ? receive_arp(packet, queue, frames, max) : 0;
-  if (n < 0)
+  if (n < 0) {
     return n;
+  }
   unsigned room = (unsigned)(max - n);
   struct harp_rx_hint one_place;
   if (room >= PACKET_PIECES) {
@@ -119,12 +124,14 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
     hint = &one_place;
   }
   unsigned count = room < queue->burst ? room : queue->burst;
-  if (count == 0)
+  if (count == 0) {
     return n;
+  }
   if (queue->down) {
     int rc = check_link(packet, queue);
-    if (rc < 0)
+    if (rc < 0) {
       return rc;
+    }
   }
   count = harp_packet_prepare(queue, hint, count);
   int got = harp_recvmmsg(queue->fd, queue->rx, count, MSG_DONTWAIT);
@@ -140,8 +147,9 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
       continue;
     }
     if (packet->sockets.other_count >
-        0) /* a frame for our address may have another interface's MAC */
+        0) { /* a frame for our address may have another interface's MAC */
       memcpy(harp_packet_front(queue, i) - queue->slot[i].header + ETH_DST, port->info.mac, 6);
+    }
     n += harp_packet_report(queue, i, &displaced, &frames[n]);
   }
   return n;

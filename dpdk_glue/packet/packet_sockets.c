@@ -45,8 +45,9 @@ int harp_packet_sockets_select(const struct packet_sockets *sockets,
 {
   struct packet_filter filter = filter_of(sockets, config, selection);
   int rc = 0;
-  for (unsigned q = 0; q < sockets->queue_count && rc == 0; q++)
+  for (unsigned q = 0; q < sockets->queue_count && rc == 0; q++) {
     rc = harp_packet_filter_attach(sockets->data[q], &filter, data_kind(sockets));
+  }
   return rc;
 }
 
@@ -54,13 +55,14 @@ int harp_packet_sockets_select(const struct packet_sockets *sockets,
 
 static int socket_failed(const char *name, int code, char *error)
 {
-  if (code == EPERM || code == EACCES)
+  if (code == EPERM || code == EACCES) {
     return harp_port_fail(error, -EPERM,
                           "packet:%s: not allowed to open a packet socket; give the process "
                           "CAP_NET_RAW (run as root; docker run --cap-add NET_RAW; in a pod "
                           "securityContext.capabilities.add: [NET_RAW]), or run harp agent on the "
                           "node",
                           name);
+  }
   return harp_port_fail(error, -code,
                         "packet:%s: cannot open a packet socket: %s; does this kernel have "
                         "CONFIG_PACKET, and is the limit of open files high enough?",
@@ -80,10 +82,12 @@ static void set_buffers(struct packet_sockets *sockets, int fd)
 {
   int receive = PACKET_RECEIVE_BUFFER / 2, send = SEND_BUFFER / 2;
   socklen_t length = sizeof(sockets->receive_buffer);
-  if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &receive, sizeof(receive)) < 0)
+  if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &receive, sizeof(receive)) < 0) {
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive, sizeof(receive));
-  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &send, sizeof(send)) < 0)
+  }
+  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &send, sizeof(send)) < 0) {
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send, sizeof(send));
+  }
   getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &sockets->receive_buffer, &length);
 }
 
@@ -94,8 +98,9 @@ static int open_socket(struct packet_sockets *sockets, int *out, const char *nam
                        char *error)
 {
   int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0)
+  if (fd < 0) {
     return socket_failed(name, errno, error);
+  }
   *out = fd;
   int on = 1;
   int rc = harp_packet_filter_attach(fd, filter, kind);
@@ -114,18 +119,20 @@ static int listen_for_mac(const struct packet_sockets *sockets, const uint8_t *m
       .mr_ifindex = sockets->device.index, .mr_type = PACKET_MR_UNICAST, .mr_alen = 6};
   memcpy(request.mr_address, mac, 6);
   if (setsockopt(sockets->data[0], SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request, sizeof(request)) <
-      0)
+      0) {
     return harp_port_fail(error, -errno,
                           "packet:%s: the interface does not accept a second MAC "
                           "address: %s; remove mac",
                           name, strerror(errno));
+  }
   return 0;
 }
 
 static int check_queues(const struct harp_port_config *config, char *error)
 {
-  if (config->queues <= PACKET_QUEUES)
+  if (config->queues <= PACKET_QUEUES) {
     return 0;
+  }
   return harp_port_fail(error, -EINVAL,
                         "packet:%s: instances = %u: a packet device has at most %d instances; "
                         "lower it",
@@ -137,17 +144,22 @@ static int read_device(struct packet_sockets *sockets, const struct harp_port_co
 {
   struct harp_netdev *device = &sockets->device;
   int rc = check_queues(config, error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = harp_netdev_read("packet", config->device, device, error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = harp_netdev_check("packet", config->device, device, config, error);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return rc;
+  }
   sockets->control = harp_netdev_control();
-  if (sockets->control < 0)
+  if (sockets->control < 0) {
     return socket_failed(config->device, -sockets->control, error);
-  if (!config->address)
+  }
+  if (!config->address) {
     sockets->other_count = harp_netdev_find_flux(device, sockets->others, PACKET_FILTER_OTHERS);
+  }
   return 0;
 }
 
@@ -155,8 +167,9 @@ void harp_packet_sockets_init(struct packet_sockets *sockets)
 {
   memset(sockets, 0, sizeof(*sockets));
   sockets->control = -1;
-  for (unsigned q = 0; q < PACKET_QUEUES; q++)
+  for (unsigned q = 0; q < PACKET_QUEUES; q++) {
     sockets->data[q] = sockets->arp[q] = -1;
+  }
 }
 
 int harp_packet_sockets_open(struct packet_sockets *sockets, const struct harp_port_config *config,
@@ -164,17 +177,20 @@ int harp_packet_sockets_open(struct packet_sockets *sockets, const struct harp_p
 {
   const char *name = config->device;
   int rc = read_device(sockets, config, error);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
+  }
   sockets->queue_count = config->queues;
   struct packet_filter filter = filter_of(sockets, config, selection);
   for (unsigned q = 0; q < sockets->queue_count && rc == 0; q++) {
     rc = open_socket(sockets, &sockets->data[q], name, &filter, data_kind(sockets), error);
-    if (rc == 0 && harp_packet_sockets_have_arp(sockets))
+    if (rc == 0 && harp_packet_sockets_have_arp(sockets)) {
       rc = open_socket(sockets, &sockets->arp[q], name, &filter, PACKET_FILTER_ARP, error);
+    }
   }
-  if (rc == 0 && harp_netdev_own_mac(&sockets->device, config))
+  if (rc == 0 && harp_netdev_own_mac(&sockets->device, config)) {
     rc = listen_for_mac(sockets, filter.mac, name, error);
+  }
   return rc;
 }
 
@@ -193,8 +209,9 @@ static int bind_socket(int fd, int ifindex)
 static int request_fanout(int fd, const struct fanout_args *request)
 {
   enum { WITHOUT_LIMIT = offsetof(struct fanout_args, max_num_members) };
-  if (setsockopt(fd, SOL_PACKET, PACKET_FANOUT, request, sizeof(*request)) == 0)
+  if (setsockopt(fd, SOL_PACKET, PACKET_FANOUT, request, sizeof(*request)) == 0) {
     return 0;
+  }
   bool old = errno == EINVAL;
   return old && setsockopt(fd, SOL_PACKET, PACKET_FANOUT, request, WITHOUT_LIMIT) == 0 ? 0 : -errno;
 }
@@ -206,19 +223,23 @@ static int join_fanout(int fd, unsigned sockets, int *group)
 {
   bool first = *group < 0;
   struct fanout_args request = {.type_flags = PACKET_FANOUT_CBPF, .max_num_members = sockets};
-  if (first)
+  if (first) {
     request.type_flags |= PACKET_FANOUT_FLAG_UNIQUEID;
-  else
+  } else {
     request.id = (uint16_t)*group;
+  }
   int rc = request_fanout(fd, &request);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
-  if (!first)
+  }
+  if (!first) {
     return 0;
+  }
   int given = 0;
   socklen_t length = sizeof(given);
-  if (getsockopt(fd, SOL_PACKET, PACKET_FANOUT, &given, &length) < 0)
+  if (getsockopt(fd, SOL_PACKET, PACKET_FANOUT, &given, &length) < 0) {
     return -errno;
+  }
   *group = given & 0xffff;
   return harp_packet_fanout_steer(fd);
 }
@@ -230,16 +251,19 @@ int harp_packet_sockets_start(const struct packet_sockets *sockets, const char *
   for (unsigned q = 0; q < sockets->queue_count; q++) {
     int fd = sockets->data[q];
     int rc = bind_socket(fd, sockets->other_count > 0 ? 0 : ifindex);
-    if (rc == 0 && sockets->arp[q] >= 0)
+    if (rc == 0 && sockets->arp[q] >= 0) {
       rc = bind_socket(sockets->arp[q], ifindex);
-    if (rc < 0)
+    }
+    if (rc < 0) {
       return setup_failed(name, rc, error);
+    }
     rc = sockets->queue_count > 1 ? join_fanout(fd, sockets->queue_count, &group) : 0;
-    if (rc < 0)
+    if (rc < 0) {
       return harp_port_fail(error, rc,
                             "packet:%s: cannot steer frames to %u instances: %s; set "
                             "instances = 1",
                             name, sockets->queue_count, strerror(-rc));
+    }
   }
   return 0;
 }
@@ -257,8 +281,9 @@ int harp_packet_sockets_lock(const struct packet_sockets *sockets)
   int rc = 0;
   for (unsigned q = 0; q < sockets->queue_count && rc == 0; q++) {
     rc = lock(sockets->data[q]);
-    if (rc == 0)
+    if (rc == 0) {
       rc = lock(sockets->arp[q]);
+    }
   }
   return rc;
 }

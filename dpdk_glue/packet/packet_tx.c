@@ -67,8 +67,9 @@ static bool find_slow(const struct harp_tx_frame *frame, unsigned start, unsigne
   for (unsigned i = 0; i < frame->iov_count; i++) {
     const struct iovec *piece = &frame->iov[i];
     *distance = (at - (unsigned)(uintptr_t)piece->iov_base) % PAGE;
-    if (piece->iov_len >= LONG_PIECE && is_slow(*distance))
+    if (piece->iov_len >= LONG_PIECE && is_slow(*distance)) {
       return true;
+    }
     at += (unsigned)piece->iov_len;
   }
   return false;
@@ -89,13 +90,16 @@ static bool find_slow(const struct harp_tx_frame *frame, unsigned start, unsigne
 static uint16_t linear_length(const struct harp_tx_frame *frame)
 {
   unsigned distance;
-  if (frame->length < PAGE)
+  if (frame->length < PAGE) {
     return frame->header_length; /* the kernel makes all of it linear */
-  if (frame->length <= LINEAR_MOST && !find_slow(frame, HEADROOM, &distance))
+  }
+  if (frame->length <= LINEAR_MOST && !find_slow(frame, HEADROOM, &distance)) {
     return (uint16_t)frame->length;
+  }
   uint16_t linear = frame->header_length;
-  for (int i = 0; i < SHIFTS && find_slow(frame, -(unsigned)linear, &distance); i++)
+  for (int i = 0; i < SHIFTS && find_slow(frame, -(unsigned)linear, &distance); i++) {
     linear += distance < SLOW_DISTANCE ? distance : distance - (PAGE - SLOW_DISTANCE);
+  }
   return linear;
 }
 
@@ -111,8 +115,9 @@ static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *f
     vnet->gso_type = VIRTIO_NET_HDR_GSO_TCPV4;
     vnet->gso_size = frame->segment_size;
   }
-  if (vnet->gso_type || frame->length >= PAGE)
+  if (vnet->gso_type || frame->length >= PAGE) {
     vnet->hdr_len = linear_length(frame);
+  }
 }
 
 /* Maps the errno of a failed send to the port's error and counts it. */
@@ -151,8 +156,9 @@ static int send_held(struct packet_queue *queue)
   while (sent < queue->held_count && rc != -EAGAIN) {
     int n = harp_sendmmsg(queue->fd, queue->tx + sent, queue->held_count - sent, MSG_DONTWAIT);
     rc = n < 0 ? send_failed(queue, errno) : 0;
-    if (rc != -EAGAIN)
+    if (rc != -EAGAIN) {
       sent += n < 0 ? 1 : (unsigned)n;
+    }
   }
   drop_held(queue, sent);
   return rc == -EAGAIN ? rc : 0;
@@ -160,10 +166,12 @@ static int send_held(struct packet_queue *queue)
 
 static int hold(struct packet_queue *queue, const struct harp_tx_frame *frame)
 {
-  if (queue->held_count == PACKET_HELD)
+  if (queue->held_count == PACKET_HELD) {
     send_held(queue);
-  if (queue->held_count == PACKET_HELD)
+  }
+  if (queue->held_count == PACKET_HELD) {
     return -EAGAIN;
+  }
   struct packet_held *held = &queue->held[queue->held_count];
   fill_vnet(&held->vnet, frame);
   uint8_t *to = held->bytes;
@@ -179,10 +187,12 @@ static int hold(struct packet_queue *queue, const struct harp_tx_frame *frame)
 
 static int send_now(struct packet_queue *queue, const struct harp_tx_frame *frame)
 {
-  if (frame->iov_count > PACKET_IOV)
+  if (frame->iov_count > PACKET_IOV) {
     return -EMSGSIZE;
-  if (queue->held_count && send_held(queue) < 0)
+  }
+  if (queue->held_count && send_held(queue) < 0) {
     return -EAGAIN;
+  }
   struct virtio_net_hdr vnet;
   fill_vnet(&vnet, frame);
   queue->tx_iov[0] = (struct iovec){.iov_base = &vnet, .iov_len = PACKET_VNET};
@@ -199,17 +209,20 @@ static int send_now(struct packet_queue *queue, const struct harp_tx_frame *fram
 int harp_packet_transmit(struct harp_port *port, unsigned number, const struct harp_tx_frame *frame)
 {
   struct packet_queue *queue = &((struct packet_port *)port)->queues[number];
-  if (frame->length > port->info.max_frame)
+  if (frame->length > port->info.max_frame) {
     return -EMSGSIZE;
+  }
   int rc = frame->length <= PACKET_SMALL ? hold(queue, frame) : send_now(queue, frame);
-  if (rc == 0)
+  if (rc == 0) {
     queue->counts.tx_copied += frame->length - frame->header_length;
+  }
   return rc;
 }
 
 void harp_packet_flush(struct harp_port *port, unsigned number)
 {
   struct packet_queue *queue = &((struct packet_port *)port)->queues[number];
-  if (queue->held_count)
+  if (queue->held_count) {
     send_held(queue);
+  }
 }

@@ -98,8 +98,9 @@ static uint64_t bytes_needed(const struct wire_port *wire, const struct wire_out
 
 static bool has_room(const struct wire_port *wire, struct wire_out *out, uint64_t need)
 {
-  if (out->written + need - out->consumed <= wire->mask + 1)
+  if (out->written + need - out->consumed <= wire->mask + 1) {
     return true;
+  }
   out->consumed = atomic_load_explicit(&out->ring->consumed, memory_order_acquire);
   return out->written + need - out->consumed <= wire->mask + 1;
 }
@@ -152,8 +153,9 @@ static int wire_transmit(struct harp_port *port, unsigned queue, const struct ha
 {
   struct wire_port *wire = wire_of(port);
   struct wire_queue *own = &wire->queues[queue];
-  if (frame->length > HARP_FRAME_MAX)
+  if (frame->length > HARP_FRAME_MAX) {
     return -EMSGSIZE;
+  }
   int to = harp_frame_queue(frame->iov[0].iov_base, frame->iov[0].iov_len, wire->file.queues);
   int rc = put(wire, &own->out[to < 0 ? 0 : to], frame);
   if (rc < 0) {
@@ -162,8 +164,9 @@ static int wire_transmit(struct harp_port *port, unsigned queue, const struct ha
   }
   /* Sends ARP to the other queues too. A full queue may miss it, because ARP requests are
    * repeated. */
-  for (unsigned q = 1; to < 0 && q < wire->file.queues; q++)
+  for (unsigned q = 1; to < 0 && q < wire->file.queues; q++) {
     own->full += put(wire, &own->out[q], frame) < 0;
+  }
   own->copied += frame->length - frame->header_length;
   return 0;
 }
@@ -174,11 +177,13 @@ static void wire_flush(struct harp_port *port, unsigned queue)
   struct wire_queue *own = &wire->queues[queue];
   bool fenced = false;
   for (unsigned q = 0; q < wire->file.queues; q++) {
-    if (!own->out[q].unannounced)
+    if (!own->out[q].unannounced) {
       continue;
+    }
     own->out[q].unannounced = false;
-    if (!fenced)
+    if (!fenced) {
       atomic_thread_fence(memory_order_seq_cst);
+    }
     fenced = true;
     harp_wire_wake(&wire->file, !wire->file.end, q);
   }
@@ -198,14 +203,16 @@ static void forbid(const struct wire_port *wire, const struct wire_in *in, uint6
 /* Returns the last receive's bytes to the writer. */
 static void give_back(struct wire_port *wire, struct wire_in *in, unsigned from)
 {
-  if (in->consumed == in->lent)
+  if (in->consumed == in->lent) {
     return;
+  }
   forbid(wire, in, in->consumed, in->lent);
   in->consumed = in->lent;
   atomic_store_explicit(&in->ring->consumed, in->consumed, memory_order_release);
   atomic_thread_fence(memory_order_seq_cst);
-  if (!atomic_load_explicit(&in->ring->starved, memory_order_relaxed))
+  if (!atomic_load_explicit(&in->ring->starved, memory_order_relaxed)) {
     return;
+  }
   atomic_store_explicit(&in->ring->starved, 0, memory_order_relaxed);
   harp_wire_wake(&wire->file, !wire->file.end, from);
 }
@@ -236,8 +243,9 @@ static int take(struct wire_port *wire, struct wire_queue *own, struct wire_in *
       break;
     }
     in->lent += record_bytes(record.length);
-    if (record.skip)
+    if (record.skip) {
       continue;
+    }
     ASAN_UNPOISON_MEMORY_REGION(at + sizeof(record), record.length);
     frames[n++] = (struct harp_rx_frame){
         .header = at + sizeof(record),
@@ -276,10 +284,12 @@ static bool must_stay_awake(struct wire_port *wire, struct wire_queue *own)
 {
   for (unsigned q = 0; q < wire->file.queues; q++) {
     const struct wire_out *out = &own->out[q];
-    if (atomic_load(&own->in[q].ring->written) != own->in[q].lent)
+    if (atomic_load(&own->in[q].ring->written) != own->in[q].lent) {
       return true;
-    if (out->starving && atomic_load(&out->ring->consumed) != out->consumed)
+    }
+    if (out->starving && atomic_load(&out->ring->consumed) != out->consumed) {
       return true;
+    }
   }
   return false;
 }
@@ -295,8 +305,9 @@ static int wire_arm(struct harp_port *port, unsigned queue, bool asleep)
   }
   atomic_store_explicit(&sleeper->asleep, 1, memory_order_relaxed);
   atomic_thread_fence(memory_order_seq_cst);
-  if (!must_stay_awake(wire, &wire->queues[queue]))
+  if (!must_stay_awake(wire, &wire->queues[queue])) {
     return 0;
+  }
   atomic_store_explicit(&sleeper->asleep, 0, memory_order_relaxed);
   return 1;
 }
@@ -352,7 +363,7 @@ static void wire_forget(struct harp_port *port)
 static void connect_rings(struct wire_port *wire)
 {
   struct wire_file *file = &wire->file;
-  for (unsigned own = 0; own < file->queues; own++)
+  for (unsigned own = 0; own < file->queues; own++) {
     for (unsigned other = 0; other < file->queues; other++) {
       struct wire_out *out = &wire->queues[own].out[other];
       out->ring = &file->header->rings[file->end][own][other];
@@ -365,6 +376,7 @@ static void connect_rings(struct wire_port *wire)
       in->consumed = in->lent = atomic_load(&in->ring->consumed);
       forbid(wire, in, 0, wire->mask + 1);
     }
+  }
 }
 
 static void describe(struct wire_port *wire, const struct harp_port_config *config)
@@ -387,23 +399,26 @@ static void describe(struct wire_port *wire, const struct harp_port_config *conf
 
 static int wire_open(struct harp_port **port, const struct harp_port_config *config, char *error)
 {
-  if (!config->address)
+  if (!config->address) {
     return harp_port_fail(error, -EINVAL,
                           "wire:%.150s: a wire cannot share the kernel's address; set "
                           "address = A.B.C.D/N",
                           config->device);
+  }
   struct wire_port *wire = calloc(1, sizeof(*wire));
-  if (!wire)
+  if (!wire) {
     return harp_port_fail(error, -ENOMEM, "wire:%.150s: out of memory", config->device);
+  }
   wire->port.ops = &harp_port_wire;
   int rc = harp_wire_join(&wire->file, config->device, config->queues, error);
   if (rc == 0) {
     size_t size = config->queues * sizeof(*wire->queues);
     wire->queues = aligned_alloc(_Alignof(struct wire_queue), size);
-    if (wire->queues)
+    if (wire->queues) {
       memset(wire->queues, 0, size);
-    else
+    } else {
       rc = harp_port_fail(error, -ENOMEM, "wire:%.150s: out of memory", config->device);
+    }
   }
   if (rc < 0) {
     wire_close(&wire->port);

@@ -42,8 +42,9 @@ static bool enter_door(int fd)
 {
   const struct timespec pause = {.tv_nsec = 1000000};
   for (int i = 0; i < DOOR_TRIES; i++) {
-    if (lock_byte(fd, BYTE_DOOR, F_WRLCK))
+    if (lock_byte(fd, BYTE_DOOR, F_WRLCK)) {
       return true;
+    }
     nanosleep(&pause, NULL);
   }
   return false;
@@ -55,8 +56,9 @@ static void leave_door(int fd) { lock_byte(fd, BYTE_DOOR, F_UNLCK); }
 static size_t ring_bytes(unsigned queues)
 {
   size_t share = WIRE_BYTES;
-  for (unsigned q = 1; q < queues; q *= 2)
+  for (unsigned q = 1; q < queues; q *= 2) {
     share /= 2;
+  }
   return share;
 }
 
@@ -92,30 +94,35 @@ static bool still_named(const struct wire_file *file)
 static int create(struct wire_file *file, unsigned queues, char *error)
 {
   size_t size = file_bytes(queues);
-  if (ftruncate(file->fd, 0) < 0)
+  if (ftruncate(file->fd, 0) < 0) {
     return harp_port_fail(error, -errno, "wire:%s: cannot empty the file: %s", file->path,
                           strerror(errno));
+  }
   int failed = posix_fallocate(file->fd, 0, (off_t)size);
-  if (failed)
+  if (failed) {
     return harp_port_fail(error, -failed,
                           "wire:%s: no room for %zu MiB: %s; free some, or name a path on "
                           "another file system",
                           file->path, size >> 20, strerror(failed));
+  }
   struct {
     uint64_t magic;
     uint32_t version, queues;
   } head = {WIRE_MAGIC, WIRE_VERSION, queues};
-  if (pwrite(file->fd, &head, sizeof(head), 0) != (ssize_t)sizeof(head))
+  if (pwrite(file->fd, &head, sizeof(head), 0) != (ssize_t)sizeof(head)) {
     return harp_port_fail(error, -EIO, "wire:%s: cannot write the file", file->path);
-  for (int end = 0; end < WIRE_ENDS; end++)
+  }
+  for (int end = 0; end < WIRE_ENDS; end++) {
     for (unsigned q = 0; q < WIRE_QUEUES; q++) {
       char path[PATH_MAX];
       doorbell_path(file, end, q, path);
       unlink(path); /* left by a killed pair, which may have had more queues */
-      if (q < queues && mkfifo(path, MODE) < 0)
+      if (q < queues && mkfifo(path, MODE) < 0) {
         return harp_port_fail(error, -errno, "wire:%s: cannot make the doorbell %s: %s", file->path,
                               path, strerror(errno));
+      }
     }
+  }
   return 0;
 }
 
@@ -126,42 +133,48 @@ static int map(struct wire_file *file, unsigned queues, char *error)
   file->size = file_bytes(queues);
   file->ring_bytes = ring_bytes(queues);
   void *mapping = MAP_FAILED;
-  if (fstat(file->fd, &status) == 0 && (size_t)status.st_size >= header_bytes())
+  if (fstat(file->fd, &status) == 0 && (size_t)status.st_size >= header_bytes()) {
     mapping = mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, 0);
-  if (mapping == MAP_FAILED)
+  }
+  if (mapping == MAP_FAILED) {
     return harp_port_fail(error, -EINVAL,
                           "wire:%s: not a wire's file; name a path that does not exist yet",
                           file->path);
+  }
   file->header = mapping;
   file->data = (uint8_t *)mapping + header_bytes();
   const struct wire_header *header = file->header;
-  if (header->magic != WIRE_MAGIC || header->version != WIRE_VERSION)
+  if (header->magic != WIRE_MAGIC || header->version != WIRE_VERSION) {
     return harp_port_fail(error, -EINVAL,
                           "wire:%s: not a wire's file of this release; remove it, or use the same "
                           "release at both ends",
                           file->path);
-  if (header->queues != queues || (size_t)status.st_size < file->size)
+  }
+  if (header->queues != queues || (size_t)status.st_size < file->size) {
     return harp_port_fail(error, -EINVAL,
                           "wire:%s: the other end has %u instances and this one %u; give both the "
                           "same number",
                           file->path, header->queues, queues);
+  }
   return 0;
 }
 
 static int open_doorbells(struct wire_file *file, char *error)
 {
-  for (int end = 0; end < WIRE_ENDS; end++)
+  for (int end = 0; end < WIRE_ENDS; end++) {
     for (unsigned q = 0; q < file->queues; q++) {
       char path[PATH_MAX];
       doorbell_path(file, end, q, path);
       /* O_RDWR, so that open never blocks without the other side and a write never fails with
        * EPIPE. */
       int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
-      if (fd < 0)
+      if (fd < 0) {
         return harp_port_fail(error, -errno, "wire:%s: cannot open the doorbell %s: %s", file->path,
                               path, strerror(errno));
+      }
       file->doorbells[end][q] = fd;
     }
+  }
   return 0;
 }
 
@@ -179,14 +192,17 @@ static void forget_past(struct wire_file *file)
 
 static void let_go(struct wire_file *file)
 {
-  for (int end = 0; end < WIRE_ENDS; end++)
-    for (unsigned q = 0; q < WIRE_QUEUES; q++)
+  for (int end = 0; end < WIRE_ENDS; end++) {
+    for (unsigned q = 0; q < WIRE_QUEUES; q++) {
       if (file->doorbells[end][q] >= 0) {
         close(file->doorbells[end][q]);
         file->doorbells[end][q] = -1;
       }
-  if (file->header)
+    }
+  }
+  if (file->header) {
     munmap(file->header, file->size);
+  }
   file->header = NULL;
   harp_descriptor_close(file->fd);
   file->fd = -1;
@@ -197,17 +213,21 @@ static int take_end(struct wire_file *file, unsigned queues, char *error)
 {
   bool alone = !byte_held(file->fd, 0) && !byte_held(file->fd, 1);
   int rc = alone ? create(file, queues, error) : 0;
-  if (rc == 0)
+  if (rc == 0) {
     rc = map(file, queues, error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = open_doorbells(file, error);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return rc;
-  for (file->end = 0; file->end < WIRE_ENDS; file->end++)
+  }
+  for (file->end = 0; file->end < WIRE_ENDS; file->end++) {
     if (lock_byte(file->fd, file->end, F_WRLCK)) {
       forget_past(file);
       return 0;
     }
+  }
   return harp_port_fail(error, -EBUSY,
                         "wire:%s: both ends are held by running processes; end one of them or "
                         "name another path",
@@ -224,32 +244,37 @@ static void reset(struct wire_file *file, const char *path)
 
 int harp_wire_join(struct wire_file *file, const char *path, unsigned queues, char *error)
 {
-  if (!path[0] || strlen(path) >= sizeof(file->path))
+  if (!path[0] || strlen(path) >= sizeof(file->path)) {
     return harp_port_fail(error, -EINVAL,
                           "wire:%.150s: name a file of 1 to %zu characters, as in "
                           "wire:/dev/shm/w0",
                           path, sizeof(file->path) - 1);
-  if (queues < 1 || queues > WIRE_QUEUES)
+  }
+  if (queues < 1 || queues > WIRE_QUEUES) {
     return harp_port_fail(error, -EINVAL, "wire:%s: instances = %u; a wire takes 1 to %d", path,
                           queues, WIRE_QUEUES);
+  }
   for (int i = 0; i < JOIN_TRIES; i++) {
     reset(file, path);
     file->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, MODE);
-    if (file->fd < 0)
+    if (file->fd < 0) {
       return harp_port_fail(error, -errno,
                             "wire:%s: cannot open the file: %s; name a path in a folder that "
                             "both processes may write to",
                             path, strerror(errno));
-    if (!enter_door(file->fd))
+    }
+    if (!enter_door(file->fd)) {
       break;
+    }
     if (!still_named(file)) {
       let_go(file);
       continue;
     }
     int rc = take_end(file, queues, error);
     leave_door(file->fd);
-    if (rc < 0)
+    if (rc < 0) {
       let_go(file);
+    }
     return rc;
   }
   let_go(file);
@@ -263,12 +288,13 @@ void harp_wire_leave(struct wire_file *file)
 {
   bool last = enter_door(file->fd) && !byte_held(file->fd, !file->end) && still_named(file);
   if (last) {
-    for (int end = 0; end < WIRE_ENDS; end++)
+    for (int end = 0; end < WIRE_ENDS; end++) {
       for (unsigned q = 0; q < file->queues; q++) {
         char path[PATH_MAX];
         doorbell_path(file, end, q, path);
         unlink(path);
       }
+    }
     unlink(file->path);
   }
   let_go(file); /* closing the descriptor releases all locks */
@@ -282,8 +308,9 @@ void harp_wire_wake(const struct wire_file *file, int end, unsigned queue)
 {
   struct wire_sleeper *sleeper = &file->header->sleepers[end][queue];
   if (!atomic_load_explicit(&sleeper->asleep, memory_order_relaxed) ||
-      !atomic_exchange(&sleeper->asleep, 0))
+      !atomic_exchange(&sleeper->asleep, 0)) {
     return;
+  }
   /* The write fails only if the FIFO is full, and then the reader is already woken. */
   ssize_t rung = write(file->doorbells[end][queue], "", 1);
   (void)rung;
@@ -292,6 +319,7 @@ void harp_wire_wake(const struct wire_file *file, int end, unsigned queue)
 void harp_wire_quiet(const struct wire_file *file, unsigned queue)
 {
   char rings[64];
-  while (read(file->doorbells[file->end][queue], rings, sizeof(rings)) == (ssize_t)sizeof(rings))
+  while (read(file->doorbells[file->end][queue], rings, sizeof(rings)) == (ssize_t)sizeof(rings)) {
     continue;
+  }
 }

@@ -35,15 +35,17 @@ static int check_queues(const struct xdp_port *xdp, const struct harp_port_confi
                         unsigned queues, char *error)
 {
   const char *name = xdp->spec.interface;
-  if (config->queues > 1)
+  if (config->queues > 1) {
     return harp_port_fail(
         error, -EINVAL, "xdp:%s: instances = %u: an XDP device has one instance; set instances = 1",
         name, config->queues);
-  if (queues > XDP_NIC_QUEUES)
+  }
+  if (queues > XDP_NIC_QUEUES) {
     return harp_port_fail(error, -EINVAL,
                           "xdp:%s: the interface has %u queues, and HARP takes at most %d; "
                           "ethtool -L %s combined %d",
                           name, queues, XDP_NIC_QUEUES, name, XDP_NIC_QUEUES);
+  }
   return 0;
 }
 
@@ -92,8 +94,9 @@ static int open_sockets(struct xdp_port *xdp, unsigned queues, char *error)
     xdp->socket_count = q + 1;
     int rc = harp_xdp_socket_open(xsk, &xdp->umem, first, xdp->device.index, q, xdp->spec.mode,
                                   &step);
-    if (rc < 0)
+    if (rc < 0) {
       return socket_failed(xdp, rc, step, error);
+    }
   }
   return 0;
 }
@@ -108,8 +111,9 @@ static int open_steering(struct xdp_port *xdp, char *error)
                                   xdp->socket_count, xdp->sockets[0].several, error);
   for (unsigned q = 0; q < xdp->socket_count && rc == 0; q++) {
     rc = harp_xdp_steering_add(steering, q, xdp->sockets[q].fd);
-    if (rc < 0)
+    if (rc < 0) {
       return socket_failed(xdp, rc, "register a socket with the XDP program", error);
+    }
   }
   return rc;
 }
@@ -128,8 +132,9 @@ static int open_other(struct xdp_port *xdp, char *error)
   };
   memcpy(filter.mac, info->mac, sizeof(filter.mac));
   xdp->other_fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (xdp->other_fd < 0)
+  if (xdp->other_fd < 0) {
     return socket_failed(xdp, -errno, "open a packet socket for ARP", error);
+  }
   int rc = harp_packet_filter_attach(xdp->other_fd, &filter, PACKET_FILTER_ALL);
   return rc < 0 ? socket_failed(xdp, rc, "filter the packet socket for ARP", error) : 0;
 }
@@ -138,8 +143,9 @@ static int open_epoll(struct xdp_port *xdp, char *error)
 {
   xdp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   bool good = xdp->epoll_fd >= 0 && harp_descriptor_watch(xdp->epoll_fd, xdp->other_fd);
-  for (unsigned q = 0; q < xdp->socket_count && good; q++)
+  for (unsigned q = 0; q < xdp->socket_count && good; q++) {
     good = harp_descriptor_watch(xdp->epoll_fd, xdp->sockets[q].fd);
+  }
   return good ? 0
               : harp_port_fail(error, -errno,
                                "xdp:%s: cannot make an epoll descriptor: %s; raise the limit of "
@@ -183,8 +189,9 @@ static void summarize(struct xdp_port *xdp)
 static int check_mtu(const struct xdp_port *xdp, char *error)
 {
   uint32_t most = xdp->umem.chunk - XDP_HEADROOM - ETH_HEADER;
-  if (xdp->port.info.mtu <= most || xdp->sockets[0].several)
+  if (xdp->port.info.mtu <= most || xdp->sockets[0].several) {
     return 0;
+  }
   return harp_port_fail(error, -EINVAL,
                         "xdp:%s: mtu = %u needs frames of several buffers (Linux 6.6, and in "
                         "zero-copy mode a driver that has them); set mtu = %u on all hosts, or use "
@@ -196,23 +203,28 @@ static int check_mtu(const struct xdp_port *xdp, char *error)
 static void hold_own(struct xdp_port *xdp, const struct harp_port_config *config)
 {
   uint16_t first = config->ports_first, last = first ? config->ports_last : UINT16_MAX;
-  if (config->address)
+  if (config->address) {
     harp_xdp_steering_hold(&xdp->steering, first, last);
+  }
 }
 
 static int read_device(struct xdp_port *xdp, const struct harp_port_config *config, char *error)
 {
   const char *name = xdp->spec.interface;
   int rc = harp_netdev_read("xdp", name, &xdp->device, error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = harp_netdev_check("xdp", name, &xdp->device, config, error);
-  if (rc == 0 && harp_netdev_own_mac(&xdp->device, config))
+  }
+  if (rc == 0 && harp_netdev_own_mac(&xdp->device, config)) {
     rc = harp_port_fail(error, -EINVAL, "xdp:%s: mac cannot be used; remove it", name);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return rc;
+  }
   xdp->control_fd = harp_netdev_control();
-  if (xdp->control_fd < 0)
+  if (xdp->control_fd < 0) {
     return socket_failed(xdp, xdp->control_fd, "open a socket for the interface's state", error);
+  }
   return 0;
 }
 
@@ -222,20 +234,26 @@ static int open_here(struct xdp_port *xdp, const struct harp_port_config *config
 {
   unsigned queues = harp_netdev_queues(xdp->spec.interface);
   int rc = check_queues(xdp, config, queues, error);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
+  }
   uint32_t frame = xdp->port.info.mtu + (uint32_t)ETH_HEADER;
-  if (harp_xdp_umem_make(&xdp->umem, frame, queues, shared) < 0)
+  if (harp_xdp_umem_make(&xdp->umem, frame, queues, shared) < 0) {
     return harp_port_fail(error, -ENOMEM, "xdp:%s: out of memory", xdp->spec.interface);
+  }
   rc = open_sockets(xdp, queues, error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = check_mtu(xdp, error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = open_steering(xdp, error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = open_other(xdp, error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     hold_own(xdp, config);
+  }
   return rc;
 }
 
@@ -253,17 +271,21 @@ static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, b
                   char *error)
 {
   int rc = harp_xdp_spec_read(&xdp->spec, config->device, error);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
+  }
   rc = config->agent ? harp_xdp_agent_open(xdp, config, error) : read_device(xdp, config, error);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
+  }
   describe(xdp, config);
   rc = config->agent ? 0 : open_here(xdp, config, shared, error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = open_epoll(xdp, error);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return rc;
+  }
   init_ports(xdp, config);
   xdp->port.info.receive_depth = receive_depth(xdp);
   summarize(xdp);
@@ -274,8 +296,9 @@ static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, b
 static void close_sockets(struct xdp_port *xdp)
 {
   harp_xdp_steering_close(&xdp->steering);
-  for (unsigned q = 0; q < xdp->socket_count; q++)
+  for (unsigned q = 0; q < xdp->socket_count; q++) {
     harp_xdp_socket_close(&xdp->sockets[q]);
+  }
   harp_descriptor_close(xdp->other_fd);
   harp_descriptor_close(xdp->epoll_fd);
   harp_descriptor_close(xdp->control_fd);
@@ -304,8 +327,9 @@ static int open_port(struct harp_port **port, const struct harp_port_config *con
                      char *error)
 {
   struct xdp_port *xdp = calloc(1, sizeof(*xdp));
-  if (!xdp)
+  if (!xdp) {
     return harp_port_fail(error, -ENOMEM, "xdp:%.40s: out of memory", config->device);
+  }
   xdp->port.ops = &harp_port_xdp;
   xdp->other_fd = xdp->epoll_fd = xdp->control_fd = xdp->umem.file = -1;
   harp_agent_init(&xdp->agent);
@@ -334,18 +358,21 @@ int harp_xdp_open_shared(struct harp_port **port, const struct harp_port_config 
 static int check_native(const struct xdp_port *xdp, char *error)
 {
   const char *name = xdp->spec.interface;
-  if (xdp->steering.native)
+  if (xdp->steering.native) {
     return 0;
-  if (xdp->sockets[0].zero_copy)
+  }
+  if (xdp->sockets[0].zero_copy) {
     return harp_port_fail(error, -EOPNOTSUPP,
                           "xdp:%s: the driver has zero-copy sockets, but does not run the XDP "
                           "program; set device = xdp:%s,mode=copy",
                           name, name);
-  if (!xdp->sockets[0].several)
+  }
+  if (!xdp->sockets[0].several) {
     return harp_port_fail(error, -EOPNOTSUPP,
                           "xdp:%s: the driver does not run XDP programs, and this kernel has no "
                           "frames of several buffers (Linux 6.6); use packet:%s",
                           name, name);
+  }
   return 0;
 }
 
@@ -353,8 +380,9 @@ static int start_here(struct xdp_port *xdp, char *error)
 {
   struct sockaddr_ll here = {
       .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = xdp->device.index};
-  if (bind(xdp->other_fd, (struct sockaddr *)&here, sizeof(here)) < 0)
+  if (bind(xdp->other_fd, (struct sockaddr *)&here, sizeof(here)) < 0) {
     return socket_failed(xdp, -errno, "bind the packet socket for ARP", error);
+  }
   int rc = harp_xdp_steering_attach(&xdp->steering, xdp->spec.interface, xdp->device.index, error);
   return rc < 0 ? rc : check_native(xdp, error);
 }
@@ -390,8 +418,9 @@ static int xdp_arm(struct harp_port *port, unsigned queue, bool asleep)
 /* Frames for all held ports are HARP's. */
 static void hold_all(struct xdp_port *xdp)
 {
-  for (unsigned i = 0; i < xdp->ports.range_count; i++)
+  for (unsigned i = 0; i < xdp->ports.range_count; i++) {
     harp_xdp_steering_hold(&xdp->steering, xdp->ports.ranges[i].first, xdp->ports.ranges[i].last);
+  }
 }
 
 static int xdp_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
@@ -399,8 +428,9 @@ static int xdp_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, 
   struct xdp_port *xdp = harp_xdp_of(port);
   bool changed;
   int rc = harp_packet_ports_take(&xdp->ports, queue, wanted, local, &changed);
-  if (changed)
+  if (changed) {
     hold_all(xdp);
+  }
   return rc;
 }
 
@@ -451,8 +481,9 @@ static void xdp_count(struct harp_port *port, unsigned queue, uint64_t *counters
 {
   struct xdp_port *xdp = harp_xdp_of(port);
   unsigned zero_copy = 0;
-  for (unsigned q = 0; q < xdp->socket_count; q++)
+  for (unsigned q = 0; q < xdp->socket_count; q++) {
     zero_copy += xdp->sockets[q].zero_copy;
+  }
   counters[HARP_COUNTER_xdp_sockets] = xdp->socket_count;
   counters[HARP_COUNTER_xdp_zero_copy] = zero_copy;
   counters[HARP_COUNTER_tx_copied_bytes] += xdp->counts.tx_copied;

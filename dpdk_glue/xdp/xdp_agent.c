@@ -19,8 +19,9 @@ static int adopt(struct xdp_port *xdp, const struct harp_agent_reply *reply, con
   xdp->other_fd = fds[OTHER];
   xdp->steering.link = fds[LINK];
   xdp->steering.native = reply->native;
-  for (unsigned q = 0; q < queues; q++)
+  for (unsigned q = 0; q < queues; q++) {
     xdp->sockets[q].fd = fds[SOCKETS + q];
+  }
   xdp->socket_count = queues;
   int rc = harp_xdp_umem_adopt(&xdp->umem, fds[MEMORY], reply->chunk, reply->rx_chunks, queues);
   for (unsigned q = 0; q < queues && rc == 0; q++) {
@@ -47,11 +48,13 @@ int harp_xdp_agent_open(struct xdp_port *xdp, const struct harp_port_config *con
   struct harp_agent_reply reply;
   int fds[HARP_AGENT_DESCRIPTORS];
   int count = harp_agent_open(&xdp->agent, "xdp", config, &reply, fds, error);
-  if (count < 0)
+  if (count < 0) {
     return count;
+  }
   if (!is_known(&reply, count)) {
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
       close(fds[i]);
+    }
     return harp_port_fail(error, -EPROTO,
                           "xdp:%s: the agent is of a release with another layout of the sockets' "
                           "memory; run the same release of HARP on the node",

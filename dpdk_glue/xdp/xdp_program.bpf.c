@@ -46,13 +46,15 @@ __attribute__((section("xdp"), used)) int harp_xdp(struct xdp_md *context)
   const __u32 only = 0;
   const struct xdp_settings *settings = map_lookup(&xdp_settings, &only);
   const __u8 *tcp = frame + ETH_HEADER + IP_HEADER;
-  if (!settings || tcp + TCP_HEADER > end || !is_ours(frame, settings))
+  if (!settings || tcp + TCP_HEADER > end || !is_ours(frame, settings)) {
     return XDP_PASS;
+  }
   __u32 port = big_endian(word(tcp + TCP_DEST));
   __u32 number = port / XDP_PORTS_PER_WORD;
   const __u64 *held = map_lookup(&xdp_ports, &number);
-  if (!held || !(*held >> port % XDP_PORTS_PER_WORD & 1))
+  if (!held || !(*held >> port % XDP_PORTS_PER_WORD & 1)) {
     return XDP_PASS;
+  }
   /* XDP_PASS if the queue has no socket. */
   return (int)redirect_map(&xdp_sockets, context->rx_queue_index, XDP_PASS);
 }

@@ -49,12 +49,14 @@ static void take_back(struct xdp_port *xdp)
   for (unsigned i = 0; i < xdp->lent_count; i++) {
     struct xdp_socket *xsk = xdp->lent[i].socket;
     give_back(xdp, xsk, xdp->lent[i].address);
-    if (last && last != xsk)
+    if (last && last != xsk) {
       xdp_ring_submit(&last->fill);
+    }
     last = xsk;
   }
-  if (last)
+  if (last) {
     xdp_ring_submit(&last->fill);
+  }
   xdp->lent_count = 0;
 }
 
@@ -105,8 +107,9 @@ static bool has_good_sum(const struct xdp_port *xdp, const struct xdp_socket *xs
   const uint8_t *frame = bytes_at(xdp, xdp_desc(rx, rx->mine)->addr);
   uint32_t left = harp_read16(frame + ETH_HEADER + IP_TOTAL_LENGTH) + ETH_HEADER - fields->start;
   struct harp_sum sum = {.value = harp_pseudo_sum(frame + ETH_HEADER, left)};
-  if (is_incomplete(xdp, frame, fields))
+  if (is_incomplete(xdp, frame, fields)) {
     return true;
+  }
   for (unsigned i = 0; i < count && left; i++) {
     const struct xdp_desc *chunk = xdp_desc(rx, rx->mine + i);
     uint32_t skip = i ? 0 : fields->start, length = chunk->len - skip;
@@ -128,8 +131,9 @@ static bool begin_long(struct xdp_port *xdp, struct xdp_socket *xsk, unsigned co
   if (!harp_frame_tcp_fields(frame, first->len, fields) || fields->header_length > first->len ||
       harp_read16(ip + IP_TOTAL_LENGTH) + ETH_HEADER < fields->header_length ||
       harp_checksum(ip, (size_t)(fields->start - ETH_HEADER)) != 0 ||
-      !has_good_sum(xdp, xsk, count, fields))
+      !has_good_sum(xdp, xsk, count, fields)) {
     return false;
+  }
   memcpy(rest->header, frame, fields->header_length);
   rest->sequence = harp_read32(frame + fields->start + TCP_SEQUENCE);
   rest->left = harp_read16(ip + IP_TOTAL_LENGTH) + ETH_HEADER - fields->header_length;
@@ -147,8 +151,9 @@ static void write_headers(uint8_t *frame, const struct xdp_long *rest, uint32_t 
   harp_complete_ip(ip, (uint32_t)(fields->start - ETH_HEADER),
                    fields->header_length - ETH_HEADER + payload);
   harp_write32(frame + fields->start + TCP_SEQUENCE, rest->sequence);
-  if (rest->left > payload)
+  if (rest->left > payload) {
     frame[fields->start + TCP_FLAG_BYTE] &= (uint8_t)~(FLAG_FIN | FLAG_PSH);
+  }
 }
 
 /* Makes a segment of the next chunk of a long frame. false: the chunk has only padding. */
@@ -184,16 +189,19 @@ static bool next_segment(struct xdp_port *xdp, struct xdp_socket *xsk, struct ha
  * whole frames. */
 static unsigned count_chunks(struct xdp_ring *rx)
 {
-  for (uint32_t i = 0; xdp_ring_peek(rx, i + 1) == i + 1; i++)
-    if (!(xdp_desc(rx, rx->mine + i)->options & XDP_PKT_CONTD))
+  for (uint32_t i = 0; xdp_ring_peek(rx, i + 1) == i + 1; i++) {
+    if (!(xdp_desc(rx, rx->mine + i)->options & XDP_PKT_CONTD)) {
       return i + 1;
+    }
+  }
   return 0;
 }
 
 static void drop(struct xdp_port *xdp, struct xdp_socket *xsk, unsigned count)
 {
-  while (count--)
+  while (count--) {
     give_back(xdp, xsk, take(xsk)->addr);
+  }
   xdp->counts.rx_lost++;
 }
 
@@ -210,12 +218,14 @@ static int drain(struct xdp_port *xdp, struct xdp_socket *xsk, struct harp_rx_fr
       continue;
     }
     unsigned count = count_chunks(&xsk->rx);
-    if (count == 0)
+    if (count == 0) {
       break;
-    if (count == 1)
+    }
+    if (count == 1) {
       frames[n++] = single(xdp, xsk);
-    else if (!begin_long(xdp, xsk, count))
+    } else if (!begin_long(xdp, xsk, count)) {
       drop(xdp, xsk, count);
+    }
   }
   if (xsk->rx.mine != before) {
     xdp_ring_release(&xsk->rx);
@@ -247,10 +257,12 @@ static int receive_others(struct xdp_port *xdp, struct harp_rx_frame *frames, in
   int n = 0;
   while (n < max && n < XDP_OTHER_BURST) {
     ssize_t got = recv(xdp->other_fd, xdp->other[n], XDP_OTHER_BYTES, MSG_DONTWAIT);
-    if (got < 0 && (errno == ENETDOWN || errno == ENODEV || errno == ENXIO))
+    if (got < 0 && (errno == ENETDOWN || errno == ENODEV || errno == ENXIO)) {
       return n ? n : check_link(xdp);
-    if (got < 0)
+    }
+    if (got < 0) {
       break;
+    }
     frames[n] = whole(xdp->other[n], (uint32_t)got, false);
     n++;
   }
@@ -263,16 +275,19 @@ int harp_xdp_receive(struct harp_port *port, unsigned queue, const struct harp_r
   struct xdp_port *xdp = harp_xdp_of(port);
   take_back(xdp);
   int n = xdp->link < 0 ? check_link(xdp) : 0;
-  if (n == 0 && other_is_due(xdp))
+  if (n == 0 && other_is_due(xdp)) {
     n = receive_others(xdp, frames, max);
-  if (n < 0)
+  }
+  if (n < 0) {
     return n;
+  }
   max = max < XDP_BURST ? max : XDP_BURST;
   for (unsigned i = 0; i < xdp->socket_count && n < max; i++) {
     struct xdp_socket *xsk = &xdp->sockets[(xdp->next + i) % xdp->socket_count];
     n += drain(xdp, xsk, frames + n, max - n);
-    if (xdp_needs_wakeup(&xsk->fill))
+    if (xdp_needs_wakeup(&xsk->fill)) {
       recv(xsk->fd, NULL, 0, MSG_DONTWAIT);
+    }
   }
   xdp->next = (xdp->next + 1) % xdp->socket_count;
   return n;

@@ -21,8 +21,9 @@ static uint8_t *map_memory(size_t bytes, int file)
 {
   int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
-  if (memory == MAP_FAILED)
+  if (memory == MAP_FAILED) {
     return NULL;
+  }
   madvise(memory, bytes, MADV_HUGEPAGE);
   madvise(memory, bytes, MADV_DONTFORK);
   return memory;
@@ -39,10 +40,12 @@ static int map_chunks(struct xdp_umem *umem, unsigned queues)
   uint64_t received = (uint64_t)queues * umem->rx_chunks;
   umem->free = malloc(XDP_TX_CHUNKS * sizeof(*umem->free));
   umem->memory = umem->free ? map_memory(umem->bytes, umem->file) : NULL;
-  if (!umem->memory)
+  if (!umem->memory) {
     return -ENOMEM;
-  for (uint32_t i = 0; i < XDP_TX_CHUNKS; i++)
+  }
+  for (uint32_t i = 0; i < XDP_TX_CHUNKS; i++) {
     umem->free[umem->free_count++] = (received + i) * umem->chunk;
+  }
   return 0;
 }
 
@@ -51,13 +54,15 @@ int harp_xdp_umem_make(struct xdp_umem *umem, uint32_t frame, unsigned queues, b
   bool small = frame <= XDP_SMALL_CHUNK - XDP_HEADROOM;
   umem->chunk = small ? XDP_SMALL_CHUNK : XDP_LARGE_CHUNK;
   umem->rx_chunks = XDP_RX_BYTES / umem->chunk / queues;
-  if (umem->rx_chunks < XDP_RX_CHUNKS)
+  if (umem->rx_chunks < XDP_RX_CHUNKS) {
     umem->rx_chunks = XDP_RX_CHUNKS;
+  }
   set_size(umem, queues);
   if (shared) {
     umem->file = memfd_create("harp-xdp", MFD_CLOEXEC);
-    if (umem->file < 0 || ftruncate(umem->file, (off_t)umem->bytes) < 0)
+    if (umem->file < 0 || ftruncate(umem->file, (off_t)umem->bytes) < 0) {
       return -errno;
+    }
   }
   return map_chunks(umem, queues);
 }
@@ -74,10 +79,12 @@ int harp_xdp_umem_adopt(struct xdp_umem *umem, int file, uint32_t chunk, uint32_
 
 void harp_xdp_umem_free(struct xdp_umem *umem)
 {
-  if (umem->memory)
+  if (umem->memory) {
     munmap(umem->memory, umem->bytes);
-  if (umem->file >= 0)
+  }
+  if (umem->file >= 0) {
     close(umem->file);
+  }
   free(umem->free);
   *umem = (struct xdp_umem){.file = -1};
 }
@@ -111,8 +118,9 @@ static int map_ring(struct xdp_ring *ring, int fd, const struct xdp_ring_offset 
 static uint32_t power_of_two(uint32_t least)
 {
   uint32_t power = 1;
-  while (power < least)
+  while (power < least) {
     power *= 2;
+  }
   return power;
 }
 
@@ -124,12 +132,15 @@ static int make_rings(const struct xdp_socket *xsk, const struct xdp_umem *umem)
 {
   const uint32_t in = ring_in(umem), out = ring_out();
   int fd = xsk->fd, rc = set_number(fd, XDP_UMEM_FILL_RING, in);
-  if (rc == 0)
+  if (rc == 0) {
     rc = set_number(fd, XDP_UMEM_COMPLETION_RING, out);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = set_number(fd, XDP_RX_RING, in);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = set_number(fd, XDP_TX_RING, out);
+  }
   return rc;
 }
 
@@ -139,24 +150,29 @@ static int map_rings(struct xdp_socket *xsk, const struct xdp_umem *umem)
   struct xdp_mmap_offsets offsets;
   socklen_t length = sizeof(offsets);
   int fd = xsk->fd, rc = 0;
-  if (getsockopt(fd, SOL_XDP, XDP_MMAP_OFFSETS, &offsets, &length) < 0)
+  if (getsockopt(fd, SOL_XDP, XDP_MMAP_OFFSETS, &offsets, &length) < 0) {
     return -errno;
+  }
   rc = map_ring(&xsk->fill, fd, &offsets.fr, in, sizeof(uint64_t), XDP_UMEM_PGOFF_FILL_RING);
-  if (rc == 0)
+  if (rc == 0) {
     rc = map_ring(&xsk->completion, fd, &offsets.cr, out, sizeof(uint64_t),
                   XDP_UMEM_PGOFF_COMPLETION_RING);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = map_ring(&xsk->rx, fd, &offsets.rx, in, sizeof(struct xdp_desc), XDP_PGOFF_RX_RING);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = map_ring(&xsk->tx, fd, &offsets.tx, out, sizeof(struct xdp_desc), XDP_PGOFF_TX_RING);
+  }
   return rc;
 }
 
 static void give_chunks(struct xdp_socket *xsk, const struct xdp_umem *umem, unsigned queue)
 {
   uint64_t from = (uint64_t)queue * umem->rx_chunks;
-  for (uint32_t i = 0; i < umem->rx_chunks; i++)
+  for (uint32_t i = 0; i < umem->rx_chunks; i++) {
     *xdp_address(&xsk->fill, xsk->fill.mine++) = (from + i) * umem->chunk;
+  }
   xdp_ring_submit(&xsk->fill);
 }
 
@@ -214,15 +230,17 @@ static int bind_best(struct xdp_socket *xsk, const struct xdp_socket *first, int
   };
   int rc = -EINVAL;
   for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
-    if (mode != XDP_MODE_AUTO && mode != ways[i].mode)
+    if (mode != XDP_MODE_AUTO && mode != ways[i].mode) {
       continue;
+    }
     rc = try_while_busy(xsk, first, ifindex, queue, ways[i].flags);
     if (rc == 0) {
       xsk->several = first ? first->several : ways[i].flags & XDP_USE_SG;
       return 0;
     }
-    if (first || rc == -EBUSY || rc == -EPERM || rc == -ENODEV || rc == -ENETDOWN)
+    if (first || rc == -EBUSY || rc == -EPERM || rc == -ENODEV || rc == -ENETDOWN) {
       return rc;
+    }
   }
   return rc;
 }
@@ -241,23 +259,28 @@ int harp_xdp_socket_open(struct xdp_socket *xsk, struct xdp_umem *umem,
 {
   *step = "open an AF_XDP socket";
   xsk->fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
-  if (xsk->fd < 0)
+  if (xsk->fd < 0) {
     return -errno;
+  }
   *step = "register memory for frames";
   int rc = first ? 0 : register_memory(xsk, umem);
-  if (rc < 0)
+  if (rc < 0) {
     return rc;
+  }
   *step = "make the rings of a socket";
   rc = make_rings(xsk, umem);
-  if (rc == 0)
+  if (rc == 0) {
     rc = map_rings(xsk, umem);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return rc;
+  }
   give_chunks(xsk, umem, queue);
   *step = "bind a socket to a queue";
   rc = bind_best(xsk, first, ifindex, queue, mode);
-  if (rc == 0)
+  if (rc == 0) {
     read_mode(xsk);
+  }
   return rc;
 }
 
@@ -265,15 +288,17 @@ int harp_xdp_socket_adopt(struct xdp_socket *xsk, int fd, const struct xdp_umem 
 {
   xsk->fd = fd;
   int rc = map_rings(xsk, umem);
-  if (rc == 0)
+  if (rc == 0) {
     xsk->fill.mine = atomic_load_explicit(xsk->fill.producer, memory_order_acquire);
+  }
   return rc;
 }
 
 static void unmap_ring(struct xdp_ring *ring)
 {
-  if (ring->map)
+  if (ring->map) {
     munmap(ring->map, ring->map_bytes);
+  }
 }
 
 void harp_xdp_socket_close(struct xdp_socket *xsk)

@@ -121,8 +121,9 @@ static inline bool xdp_needs_wakeup(const struct xdp_ring *ring)
 /* Entries that this side may consume, at most `most`. */
 static inline uint32_t xdp_ring_peek(struct xdp_ring *ring, uint32_t most)
 {
-  if (ring->theirs - ring->mine < most)
+  if (ring->theirs - ring->mine < most) {
     ring->theirs = atomic_load_explicit(ring->producer, memory_order_acquire);
+  }
   uint32_t there = ring->theirs - ring->mine;
   return there < most ? there : most;
 }
@@ -136,8 +137,9 @@ static inline void xdp_ring_release(struct xdp_ring *ring)
 /* Whether this side may produce count entries. */
 static inline bool xdp_ring_has_room(struct xdp_ring *ring, uint32_t count)
 {
-  if (ring->mine + count - ring->theirs > ring->mask + 1)
+  if (ring->mine + count - ring->theirs > ring->mask + 1) {
     ring->theirs = atomic_load_explicit(ring->consumer, memory_order_acquire);
+  }
   return ring->mine + count - ring->theirs <= ring->mask + 1;
 }
 

@@ -13,11 +13,12 @@ static const char *const modes[] = {
 
 static bool read_mode(const char *text, enum xdp_mode *mode)
 {
-  for (unsigned i = 0; i < sizeof(modes) / sizeof(modes[0]); i++)
+  for (unsigned i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
     if (strcmp(text, modes[i]) == 0) {
       *mode = i;
       return true;
     }
+  }
   return false;
 }
 
@@ -26,15 +27,17 @@ int harp_xdp_spec_read(struct xdp_spec *spec, const char *device, char *error)
   size_t length = strcspn(device, ",");
   const char *option = device[length] ? device + length + 1 : NULL;
   *spec = (struct xdp_spec){.mode = XDP_MODE_AUTO};
-  if (length == 0 || length >= sizeof(spec->interface))
+  if (length == 0 || length >= sizeof(spec->interface)) {
     return harp_port_fail(
         error, -EINVAL, "xdp:%.100s: no interface; name one, as in xdp:eth0 or xdp:eth0,mode=copy",
         device);
+  }
   memcpy(spec->interface, device, length);
-  if (option && (strncmp(option, "mode=", 5) != 0 || !read_mode(option + 5, &spec->mode)))
+  if (option && (strncmp(option, "mode=", 5) != 0 || !read_mode(option + 5, &spec->mode))) {
     return harp_port_fail(error, -EINVAL,
                           "xdp:%.100s: unknown option; the only one is mode=auto, mode=zerocopy or "
                           "mode=copy",
                           device);
+  }
   return 0;
 }

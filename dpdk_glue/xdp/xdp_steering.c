@@ -59,17 +59,21 @@ static int make_maps(struct xdp_steering *steering, uint32_t address, const uint
   memcpy(settings.address, &address, sizeof(settings.address));
   memcpy(settings.mac, mac, sizeof(settings.mac));
   steering->ports = make_map(BPF_MAP_TYPE_ARRAY, sizeof(uint64_t), XDP_PORT_WORDS, BPF_F_MMAPABLE);
-  if (steering->ports < 0)
+  if (steering->ports < 0) {
     return steering->ports;
+  }
   steering->settings = make_map(BPF_MAP_TYPE_ARRAY, sizeof(settings), 1, 0);
-  if (steering->settings < 0)
+  if (steering->settings < 0) {
     return steering->settings;
+  }
   steering->sockets = make_map(BPF_MAP_TYPE_XSKMAP, sizeof(int), sockets, 0);
-  if (steering->sockets < 0)
+  if (steering->sockets < 0) {
     return steering->sockets;
+  }
   void *held = mmap(NULL, MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, steering->ports, 0);
-  if (held == MAP_FAILED)
+  if (held == MAP_FAILED) {
     return -errno;
+  }
   steering->held = held;
   return update(steering->settings, 0, &settings);
 }
@@ -105,8 +109,9 @@ static int load(struct xdp_steering *steering, uint32_t flags, char *log)
 static const char *reason(char *log)
 {
   char *end = strstr(log, "\nprocessed ");
-  if (end)
+  if (end) {
     *end = '\0';
+  }
   const char *line = strrchr(log, '\n');
   return line ? line + 1 : log;
 }
@@ -115,8 +120,9 @@ static int refused(struct xdp_steering *steering, const char *name, uint32_t fla
                    char *error)
 {
   char *log = calloc(1, LOG_BYTES);
-  if (log)
+  if (log) {
     load(steering, flags, log);
+  }
   harp_port_fail(error, rc, "xdp:%s: the kernel refuses the XDP program: %s: %.200s", name,
                  strerror(-rc), log ? reason(log) : "");
   free(log);
@@ -141,17 +147,21 @@ int harp_xdp_steering_open(struct xdp_steering *steering, const char *name, uint
                            const uint8_t *mac, unsigned sockets, bool several, char *error)
 {
   int rc = make_maps(steering, address, mac, sockets);
-  if (rc == -EPERM)
+  if (rc == -EPERM) {
     return no_privilege(name, rc, error);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return harp_port_fail(error, rc, "xdp:%s: cannot make a BPF map: %s; XDP needs Linux 5.10",
                           name, strerror(-rc));
+  }
   const uint32_t flags = several ? BPF_F_XDP_HAS_FRAGS : 0;
   rc = load(steering, flags, NULL);
-  if (rc == 0)
+  if (rc == 0) {
     return 0;
-  if (rc == -EPERM)
+  }
+  if (rc == -EPERM) {
     return no_privilege(name, rc, error);
+  }
   return refused(steering, name, flags, rc, error);
 }
 
@@ -177,29 +187,34 @@ int harp_xdp_steering_attach(struct xdp_steering *steering, const char *name, in
 {
   int rc = attach(steering, ifindex, XDP_FLAGS_DRV_MODE);
   steering->native = rc == 0;
-  if (rc < 0 && rc != -EBUSY && rc != -EEXIST && rc != -EPERM)
+  if (rc < 0 && rc != -EBUSY && rc != -EEXIST && rc != -EPERM) {
     rc = attach(steering, ifindex, XDP_FLAGS_SKB_MODE);
-  if (rc == -EBUSY || rc == -EEXIST)
+  }
+  if (rc == -EBUSY || rc == -EEXIST) {
     return harp_port_fail(
         error, rc,
         "xdp:%s: another XDP program is attached, of another process with HARP or "
         "of another service; see ip link show %s, end its owner, or use packet:%s",
         name, name, name);
-  if (rc == -EPERM)
+  }
+  if (rc == -EPERM) {
     return no_privilege(name, rc, error);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return harp_port_fail(error, rc,
                           "xdp:%s: cannot attach the XDP program: %s; the kernel's log (dmesg) may "
                           "say why; a smaller MTU or LRO off (ethtool -K %s lro off) may help",
                           name, strerror(-rc), name);
+  }
   return 0;
 }
 
 void harp_xdp_steering_hold(struct xdp_steering *steering, uint16_t first, uint16_t last)
 {
-  for (uint32_t port = first; port <= last; port++)
+  for (uint32_t port = first; port <= last; port++) {
     atomic_fetch_or(&steering->held[port / XDP_PORTS_PER_WORD], UINT64_C(1)
                                                                     << port % XDP_PORTS_PER_WORD);
+  }
 }
 
 uint32_t harp_xdp_steering_program(const struct xdp_steering *steering)
@@ -220,7 +235,8 @@ void harp_xdp_steering_close(struct xdp_steering *steering)
   harp_descriptor_close(steering->sockets);
   harp_descriptor_close(steering->settings);
   harp_descriptor_close(steering->ports);
-  if (steering->held)
+  if (steering->held) {
     munmap((void *)(uintptr_t)steering->held, MAP_BYTES);
+  }
   steering->held = NULL;
 }

@@ -23,10 +23,12 @@ static void reap(struct xdp_port *xdp)
 {
   struct xdp_ring *done = &xdp->sockets[0].completion;
   uint32_t count = xdp_ring_peek(done, XDP_TX_CHUNKS);
-  for (uint32_t i = 0; i < count; i++)
+  for (uint32_t i = 0; i < count; i++) {
     xdp->umem.free[xdp->umem.free_count++] = *xdp_address(done, done->mine++);
-  if (count)
+  }
+  if (count) {
     xdp_ring_release(done);
+  }
 }
 
 static uint32_t count_waiting(const struct xdp_ring *tx)
@@ -62,22 +64,27 @@ static void kick(struct xdp_port *xdp)
   struct xdp_socket *xsk = &xdp->sockets[0];
   xdp_ring_submit(&xsk->tx);
   xdp->unsent = 0;
-  if (!xdp_needs_wakeup(&xsk->tx))
+  if (!xdp_needs_wakeup(&xsk->tx)) {
     return;
+  }
   uint32_t calls = xsk->zero_copy ? 1 : count_waiting(&xsk->tx) / CALL_MOST + 2;
-  for (; calls && count_waiting(&xsk->tx); calls--)
-    if (send(xsk->fd, NULL, 0, MSG_DONTWAIT) < 0 && !may_send_more(xdp, errno))
+  for (; calls && count_waiting(&xsk->tx); calls--) {
+    if (send(xsk->fd, NULL, 0, MSG_DONTWAIT) < 0 && !may_send_more(xdp, errno)) {
       return;
+    }
+  }
 }
 
 /* Whether there are chunks and descriptors for `count` more buffers. */
 static bool has_room(struct xdp_port *xdp, uint32_t count)
 {
   struct xdp_ring *tx = &xdp->sockets[0].tx;
-  if (xdp->umem.free_count < count)
+  if (xdp->umem.free_count < count) {
     reap(xdp);
-  if (xdp->umem.free_count >= count && xdp_ring_has_room(tx, count))
+  }
+  if (xdp->umem.free_count >= count && xdp_ring_has_room(tx, count)) {
     return true;
+  }
   kick(xdp);
   reap(xdp);
   return xdp->umem.free_count >= count && xdp_ring_has_room(tx, count);
@@ -129,10 +136,11 @@ static void copy(struct target *target, struct source *source, uint32_t length,
     piece = piece < length ? piece : length;
     piece = piece < target->room ? piece : target->room;
     const uint8_t *from = (const uint8_t *)source->iov->iov_base + source->offset;
-    if (sum)
+    if (sum) {
       harp_sum_copy(sum, target->at, from, piece);
-    else
+    } else {
       memcpy(target->at, from, piece);
+    }
     target->at += piece;
     target->room -= (uint32_t)piece;
     target->desc->len += (uint32_t)piece;
@@ -193,8 +201,9 @@ static int send_as_it_is(struct xdp_port *xdp, const struct harp_tx_frame *frame
 {
   struct target target = {.xdp = xdp};
   struct source source = {.iov = frame->iov};
-  if (!has_room(xdp, chunks_for(xdp, frame->length)))
+  if (!has_room(xdp, chunks_for(xdp, frame->length))) {
     return -EAGAIN;
+  }
   begin_chunk(&target);
   copy(&target, &source, frame->length, NULL);
   return 0;
@@ -207,10 +216,12 @@ static int send_segments(struct xdp_port *xdp, const struct harp_tx_frame *frame
   uint32_t count = payload > size ? (payload + size - 1) / size : 1;
   const uint8_t *header = frame->iov[0].iov_base, *ip = header + ETH_HEADER;
   uint32_t chunks = count * chunks_for(xdp, frame->header_length + size);
-  if (chunks > XDP_TX_CHUNKS)
+  if (chunks > XDP_TX_CHUNKS) {
     return -EMSGSIZE;
-  if (!has_room(xdp, chunks))
+  }
+  if (!has_room(xdp, chunks)) {
     return -EAGAIN;
+  }
   struct cut cut = {
       .target = {.xdp = xdp},
       .source = {.iov = frame->iov, .offset = frame->header_length},
@@ -232,10 +243,12 @@ static int try_send(struct xdp_port *xdp, const struct harp_tx_frame *frame)
   uint32_t wire = frame->segment_size ? frame->header_length + (uint32_t)frame->segment_size
                                       : frame->length;
   wire = wire < frame->length ? wire : frame->length;
-  if (xdp->link < 0)
+  if (xdp->link < 0) {
     return xdp->link;
-  if (frame->length > HARP_FRAME_MAX || wire > (uint32_t)xdp->port.info.mtu + ETH_HEADER)
+  }
+  if (frame->length > HARP_FRAME_MAX || wire > (uint32_t)xdp->port.info.mtu + ETH_HEADER) {
     return -EMSGSIZE;
+  }
   return frame->checksum_needed ? send_segments(xdp, frame) : send_as_it_is(xdp, frame);
 }
 
@@ -249,16 +262,18 @@ int harp_xdp_transmit(struct harp_port *port, unsigned queue, const struct harp_
     return rc;
   }
   xdp->counts.tx_copied += frame->length - frame->header_length;
-  if (xdp->unsent >= XDP_BURST)
+  if (xdp->unsent >= XDP_BURST) {
     kick(xdp);
+  }
   return 0;
 }
 
 bool harp_xdp_flush_all(struct xdp_port *xdp)
 {
   const struct xdp_socket *xsk = &xdp->sockets[0];
-  if (xdp->link == 0 && (xdp->unsent || count_waiting(&xsk->tx)))
+  if (xdp->link == 0 && (xdp->unsent || count_waiting(&xsk->tx))) {
     kick(xdp);
+  }
   return xsk->zero_copy || xdp->link < 0 || count_waiting(&xsk->tx) == 0;
 }
 

@@ -29,9 +29,11 @@
 static int lock_listeners(const int *fds, int count)
 {
   int on = 1;
-  for (int i = 0; i < count; i++)
-    if (setsockopt(fds[i], SOL_SOCKET, SO_LOCK_FILTER, &on, sizeof(on)) < 0)
+  for (int i = 0; i < count; i++) {
+    if (setsockopt(fds[i], SOL_SOCKET, SO_LOCK_FILTER, &on, sizeof(on)) < 0) {
       return -errno;
+    }
+  }
   return 0;
 }
 
@@ -41,8 +43,9 @@ static enum agent_status open_listeners(const char *name, struct silent_block *b
   struct harp_netdev device;
   int fds[HARP_AGENT_DESCRIPTORS];
   int rc = harp_netdev_read("packet", name, &device, reply.error);
-  if (rc < 0)
+  if (rc < 0) {
     return agent_refuse(&reply, rc);
+  }
   int held = harp_silent_listeners_open(device.address, block, fds);
   if (held < 0) {
     snprintf(reply.error, sizeof(reply.error), "packet:%s: cannot hold port %u: %s", name,
@@ -50,8 +53,9 @@ static enum agent_status open_listeners(const char *name, struct silent_block *b
     return agent_refuse(&reply, held);
   }
   rc = lock_listeners(fds, held);
-  if (rc < 0)
+  if (rc < 0) {
     return agent_refuse(&reply, agent_lock_failed(&reply, name, rc));
+  }
   reply.port = block->first;
   return agent_reply(&reply, fds, (unsigned)held);
 }
@@ -70,13 +74,16 @@ static int number(const char *text, long most)
 static bool read_mac(const char *text, uint8_t *mac)
 {
   unsigned byte[6];
-  if (strcmp(text, "-") == 0)
+  if (strcmp(text, "-") == 0) {
     return true;
+  }
   if (sscanf(text, "%2x:%2x:%2x:%2x:%2x:%2x", &byte[0], &byte[1], &byte[2], &byte[3], &byte[4],
-             &byte[5]) != 6)
+             &byte[5]) != 6) {
     return false;
-  for (unsigned i = 0; i < 6; i++)
+  }
+  for (unsigned i = 0; i < 6; i++) {
     mac[i] = (uint8_t)byte[i];
+  }
   return true;
 }
 
@@ -89,8 +96,9 @@ static enum agent_status run_open(char **arg,
   bool own = strcmp(arg[2], "kernel") != 0;
   if (queues < 1 || mtu < 0 || first < 0 || last < first ||
       (own && (inet_pton(AF_INET, arg[2], &config.address) != 1 || !config.address)) ||
-      !read_mac(arg[3], config.mac))
+      !read_mac(arg[3], config.mac)) {
     return AGENT_USAGE;
+  }
   config.queues = (uint16_t)queues;
   config.mtu = (uint16_t)mtu;
   config.ports_first = (uint16_t)first;
@@ -102,8 +110,9 @@ static enum agent_status run_listen(char **arg)
 {
   int first = number(arg[1], UINT16_MAX), limit = number(arg[3], UINT16_MAX);
   int count = number(arg[2], HARP_AGENT_DESCRIPTORS);
-  if (first < 1 || count < 1 || limit < first)
+  if (first < 1 || count < 1 || limit < first) {
     return AGENT_USAGE;
+  }
   struct silent_block block = {
       .first = (uint16_t)first, .limit = (uint16_t)limit, .count = (unsigned)count};
   return open_listeners(arg[0], &block);
@@ -111,12 +120,15 @@ static enum agent_status run_listen(char **arg)
 
 int main(int argc, char **argv)
 {
-  if (argc == 9 && strcmp(argv[1], "packet") == 0)
+  if (argc == 9 && strcmp(argv[1], "packet") == 0) {
     return run_open(argv + 2, agent_open_packet);
-  if (argc == 9 && strcmp(argv[1], "xdp") == 0)
+  }
+  if (argc == 9 && strcmp(argv[1], "xdp") == 0) {
     return run_open(argv + 2, agent_open_xdp);
-  if (argc == 6 && strcmp(argv[1], "listen") == 0)
+  }
+  if (argc == 6 && strcmp(argv[1], "listen") == 0) {
     return run_listen(argv + 2);
+  }
   fputs("harp-agent-open: harp agent runs this program; see harp agent --help\n", stderr);
   return AGENT_USAGE;
 }

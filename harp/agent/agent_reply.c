@@ -15,9 +15,11 @@ enum { CLIENT = STDIN_FILENO };
 static void list_sockets(const int *fds, unsigned count)
 {
   struct stat file;
-  for (unsigned i = 0; i < count; i++)
-    if (fstat(fds[i], &file) == 0 && S_ISSOCK(file.st_mode))
+  for (unsigned i = 0; i < count; i++) {
+    if (fstat(fds[i], &file) == 0 && S_ISSOCK(file.st_mode)) {
       printf("socket %lu\n", (unsigned long)file.st_ino);
+    }
+  }
 }
 
 enum agent_status agent_reply(struct harp_agent_reply *reply, const int *fds, unsigned count)
@@ -40,8 +42,9 @@ enum agent_status agent_reply(struct harp_agent_reply *reply, const int *fds, un
     header->cmsg_len = CMSG_LEN(count * sizeof(int));
     memcpy(CMSG_DATA(header), fds, count * sizeof(int));
   }
-  if (sendmsg(CLIENT, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+  if (sendmsg(CLIENT, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     return AGENT_GONE;
+  }
   list_sockets(fds, count);
   return AGENT_DONE;
 }
@@ -67,10 +70,12 @@ bool agent_is_occupied(uint32_t address, unsigned first, unsigned last)
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = address};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool used = fd < 0 || bind(fd, (struct sockaddr *)&name, sizeof(name)) < 0;
-    if (fd >= 0)
+    if (fd >= 0) {
       close(fd);
-    if (used)
+    }
+    if (used) {
       return true;
+    }
   }
   return false;
 }

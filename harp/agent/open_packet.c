@@ -14,10 +14,12 @@ static unsigned list_sockets(const struct packet_sockets *sockets, int *fds)
 {
   unsigned count = 0;
   fds[count++] = sockets->data[0];
-  for (unsigned q = 0; q < sockets->queue_count; q++)
+  for (unsigned q = 0; q < sockets->queue_count; q++) {
     fds[count++] = sockets->data[q];
-  for (unsigned q = 0; q < sockets->queue_count && harp_packet_sockets_have_arp(sockets); q++)
+  }
+  for (unsigned q = 0; q < sockets->queue_count && harp_packet_sockets_have_arp(sockets); q++) {
     fds[count++] = sockets->arp[q];
+  }
   return count;
 }
 
@@ -40,17 +42,21 @@ enum agent_status agent_open_packet(const struct harp_port_config *config)
   harp_packet_sockets_init(&sockets);
   int rc = harp_packet_sockets_open(&sockets, config, &selection, reply.error);
   if (rc == 0 && !config->address &&
-      agent_is_occupied(sockets.device.address, range.first, range.last))
+      agent_is_occupied(sockets.device.address, range.first, range.last)) {
     return AGENT_OCCUPIED;
-  if (rc == 0)
+  }
+  if (rc == 0) {
     rc = harp_packet_sockets_start(&sockets, config->device, reply.error);
+  }
   if (rc == 0) {
     rc = harp_packet_sockets_lock(&sockets);
-    if (rc < 0)
+    if (rc < 0) {
       agent_lock_failed(&reply, config->device, rc);
+    }
   }
-  if (rc < 0)
+  if (rc < 0) {
     return agent_refuse(&reply, rc);
+  }
   describe_packet(&reply, &sockets);
   reply.ports_first = range.first;
   reply.ports_last = range.last;

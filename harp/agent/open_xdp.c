@@ -30,8 +30,9 @@ static unsigned list_xdp(const struct xdp_port *xdp, int *fds)
   fds[count++] = xdp->other_fd;
   fds[count++] = xdp->umem.file;
   fds[count++] = xdp->steering.link;
-  for (unsigned q = 0; q < xdp->socket_count; q++)
+  for (unsigned q = 0; q < xdp->socket_count; q++) {
     fds[count++] = xdp->sockets[q].fd;
+  }
   return count;
 }
 
@@ -43,22 +44,26 @@ static enum agent_status pass_on(struct harp_port *port, const struct harp_port_
   struct xdp_port *xdp = harp_xdp_of(port);
   int fds[HARP_AGENT_DESCRIPTORS], on = 1;
   if (!config->address) {
-    if (agent_is_occupied(xdp->device.address, config->ports_first, config->ports_last))
+    if (agent_is_occupied(xdp->device.address, config->ports_first, config->ports_last)) {
       return AGENT_OCCUPIED;
+    }
     harp_xdp_steering_hold(&xdp->steering, config->ports_first, config->ports_last);
   }
   int rc = harp_port_start(port, reply->error);
-  if (rc == 0 && setsockopt(xdp->other_fd, SOL_SOCKET, SO_LOCK_FILTER, &on, sizeof(on)) < 0)
+  if (rc == 0 && setsockopt(xdp->other_fd, SOL_SOCKET, SO_LOCK_FILTER, &on, sizeof(on)) < 0) {
     rc = agent_lock_failed(reply, config->device, -errno);
-  if (rc < 0)
+  }
+  if (rc < 0) {
     return agent_refuse(reply, rc);
+  }
   describe_xdp(reply, xdp);
   reply->ports_first = config->ports_first;
   reply->ports_last = config->ports_last;
   enum agent_status status = agent_reply(reply, fds, list_xdp(xdp, fds));
   /* The link keeps the program attached after the packet socket is closed. */
-  if (status == AGENT_DONE)
+  if (status == AGENT_DONE) {
     printf("program %u\n", harp_xdp_steering_program(&xdp->steering));
+  }
   return status;
 }
 
@@ -67,8 +72,9 @@ enum agent_status agent_open_xdp(const struct harp_port_config *config)
   struct harp_agent_reply reply = {0};
   struct harp_port *port;
   int rc = harp_xdp_open_shared(&port, config, reply.error);
-  if (rc < 0)
+  if (rc < 0) {
     return agent_refuse(&reply, rc);
+  }
   enum agent_status status = pass_on(port, config, &reply);
   harp_port_close(port); /* the descriptors on their way keep the sockets and the program */
   return status;

@@ -15,10 +15,12 @@ struct cpu_sample cpu_sample(void)
   struct cpu_sample sample = {.at_ns = clock_ns()};
   FILE *file = fopen("/proc/stat", "re");
   if (file && fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
-                     &iowait, &irq, &softirq) == 7)
+                     &iowait, &irq, &softirq) == 7) {
     sample.busy_s = (double)(user + nice + system + irq + softirq) / (double)sysconf(_SC_CLK_TCK);
-  if (file)
+  }
+  if (file) {
     fclose(file);
+  }
   return sample;
 }
 
@@ -39,7 +41,8 @@ double cpu_idle_baseline(void)
 double cpu_seconds(const struct cpu_sample *from, const struct cpu_sample *to, double baseline)
 {
   double elapsed = elapsed_s(from, to);
-  if (elapsed * 1e3 < SHORTEST_MS)
+  if (elapsed * 1e3 < SHORTEST_MS) {
     return -1;
+  }
   return to->busy_s - from->busy_s - baseline * elapsed;
 }

@@ -20,8 +20,9 @@ static uint64_t two_words(const struct origin *origin, uint64_t index)
 static unsigned bits_for(const struct origin *origin, unsigned digits)
 {
   unsigned bits = digits;
-  for (uint32_t ranks = origin->ranks; ranks > 1; ranks = ranks / 2 + ranks % 2)
+  for (uint32_t ranks = origin->ranks; ranks > 1; ranks = ranks / 2 + ranks % 2) {
     bits--;
+  }
   return bits;
 }
 
@@ -87,11 +88,13 @@ static const struct datatype others[] = {
 
 const struct datatype *datatype_find(const char *name)
 {
-  if (strcmp(name, datatype_uint32.name) == 0)
+  if (strcmp(name, datatype_uint32.name) == 0) {
     return &datatype_uint32;
+  }
   for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
-    if (strcmp(others[i].name, name) == 0)
+    if (strcmp(others[i].name, name) == 0) {
       return &others[i];
+    }
   }
   return NULL;
 }

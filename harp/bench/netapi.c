@@ -54,12 +54,13 @@ int netapi_open(struct netapi *api, const char *path, int version, char *error)
       return 0;
     }
   }
-  if (version)
+  if (version) {
     snprintf(error, NETAPI_ERROR, "%s has no ncclNetPlugin_v%d: choose another --api", path,
              version);
-  else
+  } else {
     snprintf(error, NETAPI_ERROR, "%s has no ncclNetPlugin_v%d to v%d: not an NCCL net plugin",
              path, NETAPI_FIRST, NETAPI_LAST);
+  }
   dlclose(library);
   return -1;
 }

@@ -92,8 +92,9 @@ static ncclResult_t NAME(accept)(void *listener, void **comm)
 static ncclResult_t NAME(register_memory)(void *comm, void *data, size_t size, void **mhandle)
 {
 #if API < 8
-  if (size > INT_MAX) /* as NCCL does */
+  if (size > INT_MAX) { /* as NCCL does */
     return ncclInternalError;
+  }
   return NAME(net)->regMr(comm, data, (int)size, NCCL_PTR_HOST, mhandle);
 #else
   return NAME(net)->regMr(comm, data, size, NCCL_PTR_HOST, mhandle);

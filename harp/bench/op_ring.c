@@ -65,8 +65,9 @@ static uint32_t summing(const struct pass *pass)
 
 static uint32_t rounds(const struct pass *pass)
 {
-  if (has_root(pass))
+  if (has_root(pass)) {
     return 1;
+  }
   return (has_blocks(pass) ? 1 : 2) * ((uint32_t)pass->ranks - 1);
 }
 
@@ -82,16 +83,18 @@ static struct loop loop_at(const struct pass *pass, size_t base)
   size_t unit = pass->datatype->size, count = (pass->size - base) / unit;
   size_t chunk = (count + sharers - 1) / sharers * unit;
   size_t most = SLICES_PER_CHUNK * pass->step;
-  if (chunk > most)
+  if (chunk > most) {
     chunk = most;
+  }
   return (struct loop){.base = base, .chunk = chunk, .next = base + chunk * sharers};
 }
 
 /* Returns the bytes of a range that starts at offset and ends at limit at the latest. */
 static size_t clamp(size_t offset, size_t length, size_t limit)
 {
-  if (offset >= limit)
+  if (offset >= limit) {
     return 0;
+  }
   return length < limit - offset ? length : limit - offset;
 }
 
@@ -102,8 +105,9 @@ static struct slice slice_of(const struct pass *pass, const struct loop *loop, i
   size_t start = loop->base + (has_blocks(pass) ? 0 : (size_t)chunk * loop->chunk);
   size_t end = start + clamp(start, loop->chunk, pass->size);
   size_t place = start + index * pass->step, size = clamp(place, pass->step, end);
-  if (!size)
+  if (!size) {
     place = block = 0; /* a valid position, also if the chunk is empty */
+  }
   return (struct slice){
       .offset = block + place,
       .size = size,
@@ -165,11 +169,13 @@ static void plan_broadcast(struct pass *pass, struct plan *plan, const struct lo
 
 static void plan_loop(struct pass *pass, struct plan *plan, const struct loop *loop)
 {
-  if (has_root(pass))
+  if (has_root(pass)) {
     plan_broadcast(pass, plan, loop);
-  else
-    for (uint32_t round = 0; round < rounds(pass); round++)
+  } else {
+    for (uint32_t round = 0; round < rounds(pass); round++) {
       plan_round(pass, plan, loop, round);
+    }
+  }
 }
 
 static void finish(struct pass *pass)
@@ -213,21 +219,24 @@ static void fill_input(struct pass *pass, uint32_t iteration)
 /* Returns the part of the output that begins as this rank's input. NULL: there is none. */
 static uint8_t *own_part(const struct pass *pass)
 {
-  if (pass->operation->reduces || (has_root(pass) && pass->rank != ROOT))
+  if (pass->operation->reduces || (has_root(pass) && pass->rank != ROOT)) {
     return NULL;
+  }
   return pass->regions[OUTPUT].data + (has_blocks(pass) ? (size_t)pass->rank * pass->size : 0);
 }
 
 static void begin_iteration(struct pass *pass, uint32_t iteration)
 {
-  if (!pass->verify)
+  if (!pass->verify) {
     return;
+  }
   signals_pause(pass->pause_ms);
   memset(pass->regions[OUTPUT].data, PATTERN_POISON, (size_t)blocks_in(pass, OUTPUT) * pass->size);
-  if (pass->operation->reduces)
+  if (pass->operation->reduces) {
     fill_input(pass, iteration);
-  else if (own_part(pass))
+  } else if (own_part(pass)) {
     pattern_fill(own_part(pass), pass->size, (uint32_t)pass->rank, iteration, pass->offset);
+  }
 }
 
 static int begin(struct pass *pass)
@@ -237,8 +246,9 @@ static int begin(struct pass *pass)
   pass->plan = plan;
   if (!plan || !(plan->send = calloc(messages, sizeof(*plan->send))) ||
       !(plan->receive = calloc(messages, sizeof(*plan->receive))) ||
-      !(plan->staged_at = calloc(messages, sizeof(*plan->staged_at))))
+      !(plan->staged_at = calloc(messages, sizeof(*plan->staged_at)))) {
     return -1;
+  }
   for (size_t base = 0; base < pass->size;) {
     struct loop loop = loop_at(pass, base);
     plan_loop(pass, plan, &loop);
@@ -266,16 +276,18 @@ static bool send_next(void *user, uint64_t index, struct transfer *transfer)
   uint64_t number = index % pass->messages;
   const struct slice *slice = &plan->send[number];
   if (!pass_may_begin(pass, index / pass->messages) ||
-      (slice->round > 0 && pass->pump.receive.done <= index - slice->lag))
+      (slice->round > 0 && pass->pump.receive.done <= index - slice->lag)) {
     return false;
+  }
   struct region *regions = pass->regions;
-  if (!sums_up(pass, slice))
+  if (!sums_up(pass, slice)) {
     set(transfer, &regions[OUTPUT], regions[OUTPUT].data + slice->offset, slice->size);
-  else if (slice->round == 0)
+  } else if (slice->round == 0) {
     set(transfer, &regions[INPUT], regions[INPUT].data + slice->offset, slice->size);
-  else
+  } else {
     set(transfer, &regions[STAGING], staging(pass, &plan->receive[number - slice->lag]),
         slice->size);
+  }
   return true;
 }
 
@@ -284,12 +296,14 @@ static bool send_next(void *user, uint64_t index, struct transfer *transfer)
 static bool staging_is_free(const struct pass *pass, uint64_t first, const struct slice *slice)
 {
   const struct plan *plan = pass->plan;
-  if (slice->staged < STAGING_BUFFERS)
+  if (slice->staged < STAGING_BUFFERS) {
     return true;
+  }
   uint64_t number = plan->staged_at[slice->staged - STAGING_BUFFERS];
   const struct slice *user = &plan->receive[number];
-  if (pass->pump.receive.done <= first + number)
+  if (pass->pump.receive.done <= first + number) {
     return false;
+  }
   return user->round == summing(pass) - 1 || pass->pump.send.done > first + number + user->lag;
 }
 
@@ -299,17 +313,20 @@ static bool receive_next(void *user, uint64_t index, struct transfer *transfer)
   const struct plan *plan = pass->plan;
   uint64_t iteration = index / pass->messages;
   const struct slice *slice = &plan->receive[index % pass->messages];
-  if (!pass_may_begin(pass, iteration))
+  if (!pass_may_begin(pass, iteration)) {
     return false;
+  }
   if (!sums_up(pass, slice)) {
     set(transfer, &pass->regions[OUTPUT], pass->regions[OUTPUT].data + slice->offset, slice->size);
     return true;
   }
-  if (!staging_is_free(pass, iteration * pass->messages, slice))
+  if (!staging_is_free(pass, iteration * pass->messages, slice)) {
     return false;
+  }
   uint8_t *data = staging(pass, slice);
-  if (pass->verify)
+  if (pass->verify) {
     memset(data, PATTERN_POISON, pass_stride(pass));
+  }
   set(transfer, &pass->regions[STAGING], data, pass_stride(pass));
   return true;
 }
@@ -331,22 +348,25 @@ static uint64_t check_output(const struct pass *pass, uint32_t iteration)
     struct origin origin = origin_of(pass, has_blocks(pass) ? pass->rank : 0, iteration);
     return pass->datatype->check_sum(output, pass->size, &origin);
   }
-  for (int block = 0; block < blocks_in(pass, OUTPUT); block++)
+  for (int block = 0; block < blocks_in(pass, OUTPUT); block++) {
     wrong += pattern_check(output + (size_t)block * pass->size, pass->size,
                            has_root(pass) ? ROOT : (uint32_t)block, iteration, pass->offset);
+  }
   return wrong;
 }
 
 static void end_iteration_if_over(struct pass *pass)
 {
   uint64_t done = pass_done(pass);
-  if (!pass->verify || done == pass->checked || done % pass->messages)
+  if (!pass->verify || done == pass->checked || done % pass->messages) {
     return;
+  }
   uint32_t iteration = (uint32_t)(done / pass->messages - 1);
   pass->checked = done;
   pass->wrong += check_output(pass, iteration);
-  if (iteration + 1 < pass->iterations)
+  if (iteration + 1 < pass->iterations) {
     begin_iteration(pass, iteration + 1);
+  }
 }
 
 static void sent(void *user, uint64_t index) { end_iteration_if_over(user); }
@@ -358,11 +378,13 @@ static void received(void *user, uint64_t index, size_t size)
   const struct slice *slice = &plan->receive[index % pass->messages];
   uint8_t *data = sums_up(pass, slice) ? staging(pass, slice)
                                        : pass->regions[OUTPUT].data + slice->offset;
-  if (size != slice->size)
+  if (size != slice->size) {
     pass->wrong++;
+  }
   pass_inject(pass, data, slice->size);
-  if (sums_up(pass, slice))
+  if (sums_up(pass, slice)) {
     sum_up(pass, slice);
+  }
   end_iteration_if_over(pass);
 }
 

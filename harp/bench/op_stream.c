@@ -26,13 +26,16 @@ static size_t drawn_size(const struct pass *pass, uint32_t sender, uint32_t iter
 {
   uint32_t draw = pattern_word(sender, iteration, DRAW);
   size_t most = pass->size < pass->step ? pass->size : pass->step, doublings = 1;
-  if (draw % 64 && most > SMALL)
+  if (draw % 64 && most > SMALL) {
     most = SMALL;
-  while (most >> doublings)
+  }
+  while (most >> doublings) {
     doublings++;
+  }
   size_t doubling = draw / 64 % (doublings + 1);
-  if (doubling == 0)
+  if (doubling == 0) {
     return 0;
+  }
   size_t low = (size_t)1 << (doubling - 1);
   size_t size = low + pattern_word(sender, iteration, DRAW + 1) % low;
   return size < most ? size : most;
@@ -40,8 +43,9 @@ static size_t drawn_size(const struct pass *pass, uint32_t sender, uint32_t iter
 
 static uint64_t steps(const struct pass *pass)
 {
-  if (pass->operation->draws)
+  if (pass->operation->draws) {
     return 1;
+  }
   return pass->size ? (pass->size + pass->step - 1) / pass->step : 1;
 }
 
@@ -83,9 +87,10 @@ static bool send_next(void *user, uint64_t index, struct transfer *transfer)
   struct pass *pass = user;
   struct piece piece = piece_at(pass, pass->rank, index);
   uint8_t *data = buffer_at(pass, OUT, index);
-  if (pass->verify)
+  if (pass->verify) {
     pattern_fill(data, piece.size, (uint32_t)pass->rank, piece.iteration,
                  position(pass, pass->target) + piece.offset);
+  }
   *transfer = (struct transfer){.region = &pass->regions[OUT], .data = data, .size = piece.size};
   return true;
 }
@@ -108,16 +113,18 @@ static void sent(void *user, uint64_t index) {}
 static void received(void *user, uint64_t index, size_t size)
 {
   struct pass *pass = user;
-  if (!pass->verify)
+  if (!pass->verify) {
     return;
+  }
   struct piece piece = piece_at(pass, pass->source, index);
   uint8_t *data = buffer_at(pass, IN, index);
   pass_inject(pass, data, piece.size);
-  if (size != piece.size)
+  if (size != piece.size) {
     pass->wrong += piece.size ? piece.size : 1;
-  else
+  } else {
     pass->wrong += pattern_check(data, size, (uint32_t)pass->source, piece.iteration,
                                  position(pass, pass->rank) + piece.offset);
+  }
 }
 
 static void sizes(const struct pass *pass, size_t size, size_t regions[OPERATION_REGIONS])
@@ -160,10 +167,12 @@ static bool send_in_turn(void *user, uint64_t index, struct transfer *transfer)
   struct pass *pass = user;
   uint64_t count = steps(pass), iteration = index / count;
   uint64_t needed = pass->rank == 0 ? iteration * count : (iteration + 1) * count;
-  if (pass->pump.receive.done < needed)
+  if (pass->pump.receive.done < needed) {
     return false;
-  if (pass->trips_us && index % count == 0 && iteration >= pass->warmup)
+  }
+  if (pass->trips_us && index % count == 0 && iteration >= pass->warmup) {
     pass->trips_us[iteration - pass->warmup] = (double)clock_ns();
+  }
   return send_next(user, index, transfer);
 }
 

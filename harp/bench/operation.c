@@ -13,8 +13,9 @@ static const struct operation *const operations[] = {
 const struct operation *operation_find(const char *name)
 {
   for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++) {
-    if (strcmp(operations[i]->name, name) == 0)
+    if (strcmp(operations[i]->name, name) == 0) {
       return operations[i];
+    }
   }
   return NULL;
 }
@@ -23,9 +24,10 @@ const char *operation_names(void)
 {
   static char names[256];
   size_t length = 0;
-  for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++)
+  for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++) {
     length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s", i ? ", " : "",
                                operations[i]->name);
+  }
   return names;
 }
 
@@ -57,8 +59,9 @@ static size_t paged(size_t bytes) { return (bytes + PAGE - 1) & ~(size_t)(PAGE -
 
 size_t pass_stride(const struct pass *pass)
 {
-  if (pass->verify)
+  if (pass->verify) {
     return pass->step + OPERATION_SLACK;
+  }
   return paged(pass->size < pass->step ? pass->size : pass->step);
 }
 
@@ -98,8 +101,9 @@ void pass_set_totals(struct pass *pass)
 uint64_t pass_done(const struct pass *pass)
 {
   const struct pump_side *send = &pass->pump.send, *receive = &pass->pump.receive;
-  if (!send->total || !receive->total)
+  if (!send->total || !receive->total) {
     return send->total ? send->done : receive->done;
+  }
   return send->done < receive->done ? send->done : receive->done;
 }
 
@@ -107,16 +111,18 @@ bool pass_may_begin(const struct pass *pass, uint64_t iteration)
 {
   for (unsigned i = 0; i < pass->channel_count; i++) {
     const struct pass *channel = &pass->channels[i];
-    if (pass_done(channel) < iteration * channel->messages)
+    if (pass_done(channel) < iteration * channel->messages) {
       return false;
+    }
   }
   return true;
 }
 
 void pass_inject(struct pass *pass, void *data, size_t size)
 {
-  if (!pass->inject || size == 0)
+  if (!pass->inject || size == 0) {
     return;
+  }
   ((uint8_t *)data)[size / 2] ^= 0x40;
   pass->inject = false;
 }

@@ -20,8 +20,9 @@ static uint64_t count_wrong(const uint8_t *data, uint32_t word, size_t size)
   uint8_t expected[sizeof(word)];
   uint64_t wrong = 0;
   memcpy(expected, &word, sizeof(word));
-  for (size_t i = 0; i < size; i++)
+  for (size_t i = 0; i < size; i++) {
     wrong += data[i] != expected[i];
+  }
   return wrong;
 }
 
@@ -33,8 +34,9 @@ uint64_t pattern_check(const void *data, size_t size, uint32_t rank, uint32_t it
   for (; size >= sizeof(uint32_t); size -= sizeof(uint32_t), place += sizeof(uint32_t)) {
     uint32_t expected = pattern_word(rank, iteration, index++), found;
     memcpy(&found, place, sizeof(found));
-    if (found != expected)
+    if (found != expected) {
       wrong += count_wrong(place, expected, sizeof(expected));
+    }
   }
   return wrong + count_wrong(place, pattern_word(rank, iteration, index), size);
 }

@@ -33,18 +33,21 @@ struct summary {
 static int summarise(struct session *session, const struct outcome *mine, struct summary *summary)
 {
   *summary = (struct summary){0};
-  if (session_exchange(session, mine, sizeof(*mine)))
+  if (session_exchange(session, mine, sizeof(*mine))) {
     return -1;
+  }
   const struct outcome *outcomes = session->everybody;
   for (int rank = 0; rank < session->options->ranks; rank++) {
     summary->failures += outcomes[rank].failed != 0;
     summary->wrong += outcomes[rank].wrong;
-    if (outcomes[rank].elapsed_ns > summary->elapsed_ns)
+    if (outcomes[rank].elapsed_ns > summary->elapsed_ns) {
       summary->elapsed_ns = outcomes[rank].elapsed_ns;
+    }
   }
-  if (summary->failures && !mine->failed)
+  if (summary->failures && !mine->failed) {
     session_say(session, "ends because %d other %s failed", summary->failures,
                 summary->failures == 1 ? "rank" : "ranks");
+  }
   return summary->failures ? -1 : 0;
 }
 
@@ -53,13 +56,16 @@ static int run_together(struct session *session, struct pass *passes, size_t siz
                         struct summary *summary)
 {
   struct outcome mine = {0};
-  if (summarise(session, &mine, summary))
+  if (summarise(session, &mine, summary)) {
     return -1;
+  }
   mine.failed = session_run(session, passes, size) != 0;
-  if (signals_stop())
+  if (signals_stop()) {
     return -1; /* the other ranks notice that the links close */
-  for (unsigned i = 0; i < passes->channel_count; i++)
+  }
+  for (unsigned i = 0; i < passes->channel_count; i++) {
     mine.wrong += passes[i].wrong;
+  }
   mine.elapsed_ns = (double)(passes->pump.end_ns - passes->pump.start_ns);
   return summarise(session, &mine, summary);
 }
@@ -73,8 +79,9 @@ static int ascending(const void *left, const void *right)
 static void percentiles(struct pass *pass, struct measurement *measured)
 {
   measured->p50_us = measured->p99_us = -1;
-  if (!pass->trips_us)
+  if (!pass->trips_us) {
     return;
+  }
   qsort(pass->trips_us, pass->iterations, sizeof(*pass->trips_us), ascending);
   measured->p50_us = pass->trips_us[pass->iterations / 2];
   measured->p99_us = pass->trips_us[(size_t)pass->iterations * 99 / 100];
@@ -161,11 +168,13 @@ static int measure_all(struct session *session, struct report *report, double ba
         .p99_us = -1,
     };
     if ((is_timed(session) && timed_pass(session, sized, baseline, &measured)) ||
-        verified_pass(session, sized, &measured))
+        verified_pass(session, sized, &measured)) {
       return -1;
+    }
     *wrong += measured.wrong;
-    if (options->rank == 0)
+    if (options->rank == 0) {
       report_add(report, &measured);
+    }
   }
   return 0;
 }
@@ -180,18 +189,23 @@ static int run(struct session *session)
       .device = session->device,
   };
   uint64_t wrong = 0;
-  if (session_meet(session))
+  if (session_meet(session)) {
     return FAILED;
+  }
   double baseline = idle_baseline(session);
-  if (session_connect(session))
+  if (session_connect(session)) {
     return FAILED;
-  if (session->options->rank == 0 && report_open(&report))
+  }
+  if (session->options->rank == 0 && report_open(&report)) {
     return FAILED;
+  }
   int bad = measure_all(session, &report, baseline, &wrong);
-  if (session->options->rank == 0 && report_close(&report))
+  if (session->options->rank == 0 && report_close(&report)) {
     bad = -1;
-  if (wrong && session->options->rank == 0)
+  }
+  if (wrong && session->options->rank == 0) {
     session_say(session, "%llu elements arrived wrong", (unsigned long long)wrong);
+  }
   return bad || wrong ? FAILED : ALL_WELL;
 }
 
@@ -200,10 +214,12 @@ int main(int argc, char **argv)
   struct options options;
   struct session session;
   int status = options_parse(&options, argc, argv);
-  if (status >= 0)
+  if (status >= 0) {
     return status;
-  if (options.pause_ms)
+  }
+  if (options.pause_ms) {
     signals_await_pause();
+  }
   status = session_open(&session, &options) ? FAILED : run(&session);
   session_close(&session);
   return status;

@@ -156,16 +156,19 @@ static bool parse_size(const char *text, size_t *size)
   errno = 0;
   unsigned long long value = strtoull(text, &end, 10);
   unsigned shift = 0;
-  if (errno || end == text || *text == '-')
+  if (errno || end == text || *text == '-') {
     return false;
+  }
   if (*end) {
     const char *suffix = strchr("KkMmGg", *end);
-    if (!suffix || end[1])
+    if (!suffix || end[1]) {
       return false;
+    }
     shift = 10 * (unsigned)((suffix - "KkMmGg") / 2 + 1);
   }
-  if (value > ((unsigned long long)1 << 40) >> shift)
+  if (value > ((unsigned long long)1 << 40) >> shift) {
     return false;
+  }
   *size = (size_t)(value << shift);
   return true;
 }
@@ -173,8 +176,9 @@ static bool parse_size(const char *text, size_t *size)
 static int set_int(const char *name, const char *text, long low, long high, int *out)
 {
   long value;
-  if (!parse_number(text, low, high, &value))
+  if (!parse_number(text, low, high, &value)) {
     return usage("%s %s: give a whole number from %ld to %ld", name, text, low, high);
+  }
   *out = (int)value;
   return -1;
 }
@@ -189,8 +193,9 @@ static int set_unsigned(const char *name, const char *text, long low, long high,
 
 static int set_size(const char *name, const char *text, size_t *out)
 {
-  if (!parse_size(text, out))
+  if (!parse_size(text, out)) {
     return usage("%s %s: give bytes, at most 1024G, like 8, 64K, 4M", name, text);
+  }
   return -1;
 }
 
@@ -201,8 +206,9 @@ static bool parse_sized(char *text, struct sized *sized)
   long count = UINT_MAX, first = UINT_MAX;
   if (text || !parse_size(size, &sized->size) ||
       (iterations && !parse_number(iterations, 1, 1000000000, &count)) ||
-      (warmup && !parse_number(warmup, 0, 10000000, &first)))
+      (warmup && !parse_number(warmup, 0, 10000000, &first))) {
     return false;
+  }
   sized->iterations = (unsigned)count;
   sized->warmup = (unsigned)first;
   return true;
@@ -212,11 +218,13 @@ static int set_sizes(char *text, struct options *options)
 {
   options->size_count = 0;
   for (char *word; (word = strsep(&text, ","));) {
-    if (options->size_count == OPTIONS_MAX_SIZES)
+    if (options->size_count == OPTIONS_MAX_SIZES) {
       return usage("--sizes: give at most %d", OPTIONS_MAX_SIZES);
-    if (!parse_sized(word, &options->sizes[options->size_count++]))
+    }
+    if (!parse_sized(word, &options->sizes[options->size_count++])) {
       return usage("--sizes: give sizes like 8:1000:100,64K: bytes, iterations, and iterations to "
                    "warm up");
+    }
   }
   return -1;
 }
@@ -225,8 +233,9 @@ static int set_rate(const char *text, double *out)
 {
   char *end;
   *out = strtod(text, &end);
-  if (end == text || *end || !(*out > 0) || *out > 1e6)
+  if (end == text || *end || !(*out > 0) || *out > 1e6) {
     return usage("--rate %s: give Gbit/s, more than 0", text);
+  }
   return -1;
 }
 
@@ -234,8 +243,9 @@ static int set_rate(const char *text, double *out)
 static int set_rendezvous(char *text, struct options *options)
 {
   char *colon = strrchr(text, ':');
-  if (!colon || colon == text || !colon[1])
+  if (!colon || colon == text || !colon[1]) {
     return usage("--rendezvous %s: give HOST:PORT or unix:PATH", text);
+  }
   *colon = '\0';
   options->port = colon + 1;
   if (*text == '[' && colon[-1] == ']') {
@@ -254,8 +264,9 @@ static int set_nsocks(const char *text, int *out)
 
 static int set_plugin(const char *text, struct options *options)
 {
-  if (strlen(text) >= sizeof(options->plugin))
+  if (strlen(text) >= sizeof(options->plugin)) {
     return usage("--plugin: the path is longer than %zu bytes", sizeof(options->plugin) - 1);
+  }
   strcpy(options->plugin, text);
   return -1;
 }
@@ -352,10 +363,12 @@ static void ask_launcher(struct options *options)
     long value, count;
     if (rank && ranks && parse_number(rank, 0, 65535, &value) &&
         parse_number(ranks, 2, 65536, &count)) {
-      if (options->rank < 0)
+      if (options->rank < 0) {
         options->rank = (int)value;
-      if (!options->ranks)
+      }
+      if (!options->ranks) {
         options->ranks = (int)count;
+      }
       return;
     }
   }
@@ -366,8 +379,9 @@ static const char *port_after(const char *text)
 {
   static char port[24]; /* room for any long */
   long value;
-  if (!text || !parse_number(text, 1, 65534, &value))
+  if (!text || !parse_number(text, 1, 65534, &value)) {
     return default_port;
+  }
   snprintf(port, sizeof(port), "%ld", value + 1);
   return port;
 }
@@ -375,8 +389,9 @@ static const char *port_after(const char *text)
 static void ask_for_rendezvous(struct options *options)
 {
   const char *host = getenv("MASTER_ADDR");
-  if (!host)
+  if (!host) {
     host = getenv("SLURM_LAUNCH_NODE_IPADDR");
+  }
   options->host = host;
   options->port = port_after(getenv("MASTER_PORT"));
 }
@@ -384,15 +399,19 @@ static void ask_for_rendezvous(struct options *options)
 static int check_ranks(struct options *options)
 {
   ask_launcher(options);
-  if (!options->host)
+  if (!options->host) {
     ask_for_rendezvous(options);
-  if (options->rank < 0 || !options->ranks)
+  }
+  if (options->rank < 0 || !options->ranks) {
     return usage("the rank is unknown: give --rank and --nranks, or start it by mpirun, torchrun "
                  "or srun");
-  if (options->rank >= options->ranks)
+  }
+  if (options->rank >= options->ranks) {
     return usage("--rank %d of %d ranks: ranks count from 0", options->rank, options->ranks);
-  if (!options->host)
+  }
+  if (!options->host) {
     return usage("the rendezvous is unknown: give --rendezvous HOST:PORT, an address of rank 0");
+  }
   return -1;
 }
 
@@ -409,26 +428,32 @@ static void make_sizes(struct options *options, const struct operation *operatio
   options->max_size = 0;
   for (unsigned i = 0; i < options->size_count; i++) {
     struct sized *sized = &options->sizes[i];
-    if (sized->iterations == UINT_MAX)
+    if (sized->iterations == UINT_MAX) {
       sized->iterations = options->iterations;
-    if (sized->warmup == UINT_MAX)
+    }
+    if (sized->warmup == UINT_MAX) {
       sized->warmup = options->warmup;
+    }
     sized->size = operation_fit(operation, options->datatype, options->ranks, sized->size);
-    if (sized->size > options->max_size)
+    if (sized->size > options->max_size) {
       options->max_size = sized->size;
+    }
   }
 }
 
 static int check_operation(const struct options *options)
 {
   const struct operation *operation = operation_find(options->op);
-  if (operation->ranks && options->ranks != operation->ranks)
+  if (operation->ranks && options->ranks != operation->ranks) {
     return usage("%s needs %d ranks, not %d", options->op, operation->ranks, options->ranks);
-  if (options->channels > 1 && !operation->divides)
+  }
+  if (options->channels > 1 && !operation->divides) {
     return usage("--channels %u: %s does not divide messages", options->channels, options->op);
-  if (operation->pairwise && options->ranks - 1 > OPTIONS_MAX_CHANNELS)
+  }
+  if (operation->pairwise && options->ranks - 1 > OPTIONS_MAX_CHANNELS) {
     return usage("%s is for at most %d ranks, not %d", options->op, OPTIONS_MAX_CHANNELS + 1,
                  options->ranks);
+  }
   return -1;
 }
 
@@ -436,13 +461,15 @@ static int check_sizes(const struct options *options)
 {
   const struct datatype *datatype = options->datatype;
   size_t unit = operation_unit(datatype);
-  if (options->step % unit)
+  if (options->step % unit) {
     return usage("--step %zu: give a multiple of %zu bytes", options->step, unit);
+  }
   for (unsigned i = 0; i < options->size_count; i++) {
-    if (options->sizes[i].size % datatype->size)
+    if (options->sizes[i].size % datatype->size) {
       return usage("a message of %zu bytes: %s adds up elements of %zu bytes (%s); correct -b, -e, "
                    "-f or --sizes",
                    options->sizes[i].size, options->op, datatype->size, datatype->name);
+    }
   }
   return -1;
 }
@@ -451,12 +478,15 @@ static int check_sizes(const struct options *options)
 static int settle(struct options *options, const struct operation *operation)
 {
   int status = check_operation(options);
-  if (status >= 0)
+  if (status >= 0) {
     return status;
-  if (operation->pairwise)
+  }
+  if (operation->pairwise) {
     options->channels = (unsigned)options->ranks - 1;
-  if (!options->datatype)
+  }
+  if (!options->datatype) {
     options->datatype = operation->datatype;
+  }
   make_sizes(options, operation);
   return check_sizes(options);
 }
@@ -464,20 +494,27 @@ static int settle(struct options *options, const struct operation *operation)
 static int check(struct options *options)
 {
   const struct operation *operation = operation_find(options->op);
-  if (!operation)
+  if (!operation) {
     return usage("unknown operation %s: choose one of %s", options->op, operation_names());
-  if (options->datatype && !operation->reduces)
+  }
+  if (options->datatype && !operation->reduces) {
     return usage("--datatype is for all_reduce and reduce_scatter; %s moves bytes", options->op);
-  if (options->min_size > options->max_size)
+  }
+  if (options->min_size > options->max_size) {
     return usage("-b is larger than -e");
-  if (options->rests && (options->rate_gbit == 0 || strncmp(options->op, "sendrecv", 8) != 0))
+  }
+  if (options->rests && (options->rate_gbit == 0 || strncmp(options->op, "sendrecv", 8) != 0)) {
     return usage("--rest needs --rate, and sendrecv or sendrecv_bidir");
-  if ((options->nsocks || options->kernel_cc) && !options->kernel)
+  }
+  if ((options->nsocks || options->kernel_cc) && !options->kernel) {
     return usage("--nsocks and --kernel-cc need --kernel");
-  if (options->kernel && options->flows)
+  }
+  if (options->kernel && options->flows) {
     return usage("--flows is for HARP's plugin: with --kernel use --nsocks");
-  if (options->kernel && options->plugin[0])
+  }
+  if (options->kernel && options->plugin[0]) {
     return usage("--kernel and --plugin both name a plugin: give one");
+  }
   int status = check_ranks(options);
   return status < 0 ? settle(options, operation) : status;
 }
@@ -499,10 +536,12 @@ static int find_plugin(struct options *options)
   char folder[PATH_MAX] = "";
   ssize_t length = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
   char *slash = length > 0 ? strrchr(folder, '/') : NULL;
-  if (slash)
+  if (slash) {
     *slash = '\0';
-  if (plugin_at(folder, built, options->plugin) || plugin_at(folder, installed, options->plugin))
+  }
+  if (plugin_at(folder, built, options->plugin) || plugin_at(folder, installed, options->plugin)) {
     return -1;
+  }
   return usage("neither %s nor %s is beside harp-perf in %s: build it, or name one by --plugin",
                built, installed, folder);
 }
@@ -525,15 +564,18 @@ int options_parse(struct options *options, int argc, char **argv)
   };
   while ((option = getopt_long(argc, argv, "b:e:f:n:w:h", long_options, NULL)) != -1) {
     int status = set_option(options, option, optarg);
-    if (status >= 0)
+    if (status >= 0) {
       return status;
+    }
   }
-  if (optind + 1 != argc)
+  if (optind + 1 != argc) {
     return usage(optind == argc ? "name an operation: one of %s" : "name one operation, of %s",
                  operation_names());
+  }
   options->op = argv[optind];
   int status = check(options);
-  if (status < 0 && !options->plugin[0])
+  if (status < 0 && !options->plugin[0]) {
     status = find_plugin(options);
+  }
   return status;
 }

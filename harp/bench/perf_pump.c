@@ -37,17 +37,18 @@ static int stalled(struct pump *pump, uint64_t since_ns)
   const struct pump_side *side = pump->receive.done < pump->receive.posted ? &pump->receive
                                                                            : &pump->send;
   const struct pending *oldest = &side->pending[side->done % PUMP_MAX_OUTSTANDING];
-  if (side->done < side->posted)
+  if (side->done < side->posted) {
     snprintf(pump->failure, sizeof(pump->failure),
              "%s of message %llu of %llu (%zu bytes) is not complete after %.1f ms: no progress "
              "within --timeout",
              side->verb, (unsigned long long)side->done, (unsigned long long)side->total,
              oldest->size, (double)(clock_ns() - oldest->posted_ns) / 1e6);
-  else
+  } else {
     snprintf(pump->failure, sizeof(pump->failure),
              "%s of message %llu of %llu: the plugin accepted no request for %.1f ms", side->verb,
              (unsigned long long)side->posted, (unsigned long long)side->total,
              (double)(clock_ns() - since_ns) / 1e6);
+  }
   return -1;
 }
 
@@ -62,9 +63,10 @@ static int report(struct pump *first, const struct pump *failed, unsigned count)
 {
   char text[PUMP_FAILURE];
   memcpy(text, failed->failure, sizeof(text));
-  if (count > 1)
+  if (count > 1) {
     snprintf(first->failure, sizeof(first->failure), "channel %u: %.*s", failed->channel,
              PUMP_FAILURE - 32, text);
+  }
   return -1;
 }
 
@@ -85,8 +87,9 @@ static uint64_t allowed_ns(const struct pump *pump, const struct pump_side *side
  * begin each message at the same time, as ranks do that call a collective after some computing. */
 static bool held_back(const struct pump *pump, const struct pump_side *side)
 {
-  if (pump->bytes_per_ns == 0 || (side == &pump->receive && !pump->rests))
+  if (pump->bytes_per_ns == 0 || (side == &pump->receive && !pump->rests)) {
     return false;
+  }
   return clock_ns() < allowed_ns(pump, side);
 }
 
@@ -96,17 +99,20 @@ static int post_send(struct pump *pump)
   struct pump_side *side = &pump->send;
   struct transfer transfer;
   if (side->posted == side->total || side->posted - side->done >= pump->outstanding ||
-      held_back(pump, side) || !pump->callbacks->send(pump->user, side->posted, &transfer))
+      held_back(pump, side) || !pump->callbacks->send(pump->user, side->posted, &transfer)) {
     return 0;
+  }
   struct pending *pending = slot(side, side->posted);
   pending->posted_ns = clock_ns();
   pending->size = transfer.size;
   ncclResult_t result = pump->api->isend(side->comm, transfer.data, transfer.size,
                                          transfer.region->send_mhandle, &pending->request);
-  if (result != ncclSuccess)
+  if (result != ncclSuccess) {
     return fail(pump, side, side->posted, pending->posted_ns, result);
-  if (!pending->request)
+  }
+  if (!pending->request) {
     return 0;
+  }
   side->bytes_posted += transfer.size;
   side->posted++;
   return 1;
@@ -117,18 +123,21 @@ static int post_receive(struct pump *pump)
   struct pump_side *side = &pump->receive;
   struct transfer transfer;
   if (side->posted == side->total || side->posted - side->done >= pump->outstanding ||
-      held_back(pump, side) || !pump->callbacks->receive(pump->user, side->posted, &transfer))
+      held_back(pump, side) || !pump->callbacks->receive(pump->user, side->posted, &transfer)) {
     return 0;
+  }
   struct pending *pending = slot(side, side->posted);
   pending->posted_ns = clock_ns();
   pending->size = transfer.size;
   pending->request = NULL; /* its completion is needed */
   ncclResult_t result = pump->api->irecv(side->comm, transfer.data, transfer.size,
                                          transfer.region->receive_mhandle, &pending->request);
-  if (result != ncclSuccess)
+  if (result != ncclSuccess) {
     return fail(pump, side, side->posted, pending->posted_ns, result);
-  if (!pending->request)
+  }
+  if (!pending->request) {
     return 0;
+  }
   side->bytes_posted += transfer.size;
   side->posted++;
   return 1;
@@ -138,14 +147,17 @@ static int post_receive(struct pump *pump)
 static int test_oldest(struct pump *pump, struct pump_side *side, int *size)
 {
   int done = 0;
-  if (side->done == side->posted)
+  if (side->done == side->posted) {
     return 0;
+  }
   struct pending *oldest = slot(side, side->done);
   ncclResult_t result = pump->api->test(oldest->request, &done, size);
-  if (result != ncclSuccess)
+  if (result != ncclSuccess) {
     return fail(pump, side, side->done, oldest->posted_ns, result);
-  if (done)
+  }
+  if (done) {
     side->done++;
+  }
   return done != 0;
 }
 
@@ -162,8 +174,9 @@ static bool is_done(const struct pump *pump)
 static bool all(bool (*holds)(const struct pump *), struct pump *const *pumps, unsigned count)
 {
   for (unsigned i = 0; i < count; i++) {
-    if (!holds(pumps[i]))
+    if (!holds(pumps[i])) {
       return false;
+    }
   }
   return true;
 }
@@ -172,22 +185,26 @@ static bool all(bool (*holds)(const struct pump *), struct pump *const *pumps, u
 static int turn_send(struct pump *pump)
 {
   int size = 0, posted = post_send(pump);
-  if (posted)
+  if (posted) {
     return posted;
+  }
   int sent = test_oldest(pump, &pump->send, &size);
-  if (sent > 0)
+  if (sent > 0) {
     pump->callbacks->sent(pump->user, pump->send.done - 1);
+  }
   return sent;
 }
 
 static int turn_receive(struct pump *pump)
 {
   int size = 0, posted = post_receive(pump);
-  if (posted)
+  if (posted) {
     return posted;
+  }
   int received = test_oldest(pump, &pump->receive, &size);
-  if (received > 0)
+  if (received > 0) {
     pump->callbacks->received(pump->user, pump->receive.done - 1, (size_t)size);
+  }
   return received;
 }
 
@@ -196,8 +213,9 @@ static int turn_receive(struct pump *pump)
 static int turn(struct pump *pump)
 {
   int sends = turn_send(pump);
-  if (sends < 0)
+  if (sends < 0) {
     return -1;
+  }
   int receives = turn_receive(pump);
   return receives < 0 ? -1 : sends + receives;
 }
@@ -209,8 +227,9 @@ static int turn_all(struct pump *const *pumps, unsigned count)
   int events = 0;
   for (unsigned i = 0; i < count; i++) {
     int more = turn(pumps[i]);
-    if (more < 0)
+    if (more < 0) {
       return report(pumps[0], pumps[i], count);
+    }
     events += more;
   }
   return events;
@@ -221,8 +240,9 @@ static int all_stalled(struct pump *const *pumps, unsigned count, uint64_t since
 {
   unsigned slow = 0;
   for (unsigned i = count; i-- > 0;) {
-    if (waits(pumps[i]))
+    if (waits(pumps[i])) {
       slow = i;
+    }
   }
   stalled(pumps[slow], since_ns);
   return report(pumps[0], pumps[slow], count);
@@ -241,8 +261,9 @@ static void rest(struct pump *const *pumps, unsigned count)
     }
     for (int j = 0; j < 2; j++) {
       const struct pump_side *side = j ? &pump->receive : &pump->send;
-      if (side->posted < side->total && allowed_ns(pump, side) < until)
+      if (side->posted < side->total && allowed_ns(pump, side) < until) {
         until = allowed_ns(pump, side);
+      }
     }
   }
   struct timespec at = {.tv_sec = (time_t)(until / 1000000000u),
@@ -258,42 +279,51 @@ int pump_run(struct pump *const *pumps, unsigned count)
 {
   struct pump *first = pumps[0];
   uint64_t began_ns = clock_ns();
-  for (unsigned i = 0; i < count; i++)
+  for (unsigned i = 0; i < count; i++) {
     pumps[i]->began_ns = began_ns;
+  }
   first->start_ns = 0;
   uint64_t progress_ns = began_ns, idle_ns = began_ns;
   unsigned busy_passes = 0;
   while (!all(is_done, pumps, count)) {
-    if (!first->start_ns && all(is_warm, pumps, count))
+    if (!first->start_ns && all(is_warm, pumps, count)) {
       first->start_ns = clock_ns();
-    if (signals_stop())
+    }
+    if (signals_stop()) {
       return interrupted(first);
+    }
     int events = turn_all(pumps, count);
-    if (events < 0)
+    if (events < 0) {
       return -1;
+    }
     if (events) {
       progress_ns = 0;
-      if (++busy_passes % PASSES_PER_YIELD == 0)
+      if (++busy_passes % PASSES_PER_YIELD == 0) {
         sched_yield();
+      }
       continue;
     }
     busy_passes = 0;
     /* Only idle rounds read the clock. The first one starts the wait. */
     uint64_t now = clock_ns();
-    if (!progress_ns)
+    if (!progress_ns) {
       progress_ns = now;
-    else if (now - idle_ns > PAUSE_NS)
+    } else if (now - idle_ns > PAUSE_NS) {
       progress_ns += now - idle_ns; /* this process was stopped, so it is not a stall */
+    }
     idle_ns = now;
-    if (now - progress_ns > first->timeout_ns)
+    if (now - progress_ns > first->timeout_ns) {
       return all_stalled(pumps, count, progress_ns);
-    if (first->rests)
+    }
+    if (first->rests) {
       rest(pumps, count);
-    else
+    } else {
       sched_yield();
+    }
   }
   first->end_ns = clock_ns();
-  if (!first->start_ns)
+  if (!first->start_ns) {
     first->start_ns = began_ns; /* there was no message */
+  }
   return 0;
 }

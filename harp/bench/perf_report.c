@@ -16,12 +16,13 @@ static void put_string(FILE *file, const char *text)
   fputc('"', file);
   for (; *text; text++) {
     unsigned char c = (unsigned char)*text;
-    if (c == '"' || c == '\\')
+    if (c == '"' || c == '\\') {
       fprintf(file, "\\%c", c);
-    else if (c < 0x20)
+    } else if (c < 0x20) {
       fprintf(file, "\\u%04x", c);
-    else
+    } else {
       fputc(c, file);
+    }
   }
   fputc('"', file);
 }
@@ -35,10 +36,11 @@ static void put_text(FILE *file, const char *name, const char *text)
 /* Negative: no value, written as null. */
 static void put_number(FILE *file, const char *name, double value)
 {
-  if (value < 0)
+  if (value < 0) {
     fprintf(file, ", \"%s\": null", name);
-  else
+  } else {
     fprintf(file, ", \"%s\": %.9g", name, value);
+  }
 }
 
 static void processor_name(char *name, size_t size)
@@ -53,8 +55,9 @@ static void processor_name(char *name, size_t size)
       snprintf(name, size, "%s", colon + 2);
     }
   }
-  if (file)
+  if (file) {
     fclose(file);
+  }
 }
 
 static void system_congestion(char *name, size_t size)
@@ -62,8 +65,9 @@ static void system_congestion(char *name, size_t size)
   FILE *file = fopen("/proc/sys/net/ipv4/tcp_congestion_control", "re");
   name[0] = '\0';
   if (file) {
-    if (!fgets(name, (int)size, file))
+    if (!fgets(name, (int)size, file)) {
       name[0] = '\0';
+    }
     name[strcspn(name, "\n")] = '\0';
     fclose(file);
   }
@@ -99,8 +103,9 @@ static void put_header(const struct report *report)
   fprintf(report->table, "# %s, %d ranks, %s by %s (API v%d), %u iterations, %u to warm up\n",
           report->operation->name, options->ranks, report->api->name, options->plugin,
           report->api->version, options->sizes[0].iterations, options->sizes[0].warmup);
-  if (options->channels > 1)
+  if (options->channels > 1) {
     fprintf(report->table, "# %u channels\n", options->channels);
+  }
   fprintf(report->table, "# %10s %12s %8s %6s %5s %10s %8s %8s %7s %8s %9s %9s\n", "size", "count",
           "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "cpu", "p50", "p99");
   fprintf(report->table, "# %10s %12s %8s %6s %5s %10s %8s %8s %7s %8s %9s %9s\n", "(B)",
@@ -113,24 +118,27 @@ int report_open(struct report *report)
   const char *path = report->options->json;
   bool to_stdout = path && strcmp(path, "-") == 0;
   report->table = to_stdout ? stderr : stdout;
-  if (to_stdout)
+  if (to_stdout) {
     report->json = stdout;
-  else if (path)
+  } else if (path) {
     report->json = fopen(path, "we");
+  }
   if (path && !report->json) {
     fprintf(stderr, "harp perf: --json %s cannot be written: %s\n", path, strerror(errno));
     return -1;
   }
   put_header(report);
-  if (report->json)
+  if (report->json) {
     put_host(report);
+  }
   return 0;
 }
 
 static const char *transport(const struct report *report)
 {
-  if (report->options->transport)
+  if (report->options->transport) {
     return report->options->transport;
+  }
   return strcmp(report->api->name, "KERNEL") == 0 ? "kernel-tcp" : report->api->name;
 }
 
@@ -180,10 +188,11 @@ static void put_record(struct report *report, const struct measurement *measured
 
 static void put_optional(FILE *file, int width, int digits, double value)
 {
-  if (value < 0)
+  if (value < 0) {
     fprintf(file, " %*s", width, "-");
-  else
+  } else {
     fprintf(file, " %*.*f", width, digits, value);
+  }
 }
 
 void report_add(struct report *report, const struct measurement *measured)
@@ -204,21 +213,24 @@ void report_add(struct report *report, const struct measurement *measured)
   put_optional(table, 9, 2, measured->p99_us);
   fputc('\n', table);
   fflush(table);
-  if (report->json)
+  if (report->json) {
     put_record(report, measured, algbw, busbw);
+  }
 }
 
 int report_close(struct report *report)
 {
   FILE *file = report->json;
   report->json = NULL;
-  if (!file)
+  if (!file) {
     return 0;
+  }
   fputs("\n ]}\n", file);
   int bad = ferror(file);
   bad |= file == stdout ? fflush(file) : fclose(file);
-  if (bad)
+  if (bad) {
     fprintf(stderr, "harp perf: --json %s could not be written completely: is the disk full?\n",
             report->options->json);
+  }
   return bad ? -1 : 0;
 }

@@ -55,8 +55,9 @@ struct rendezvous *rendezvous_new(int rank, int ranks, int timeout_ms)
     free(peer);
     return NULL;
   }
-  for (int i = 0; i < ranks; i++)
+  for (int i = 0; i < ranks; i++) {
     peer[i] = -1;
+  }
   *meeting = (struct rendezvous){
       .rank = rank, .ranks = ranks, .timeout_ms = timeout_ms, .listener = -1, .peer = peer};
   return meeting;
@@ -65,11 +66,13 @@ struct rendezvous *rendezvous_new(int rank, int ranks, int timeout_ms)
 void rendezvous_close(struct rendezvous *meeting)
 {
   for (int i = 0; i < meeting->ranks; i++) {
-    if (meeting->peer[i] >= 0)
+    if (meeting->peer[i] >= 0) {
       close(meeting->peer[i]);
+    }
   }
-  if (meeting->listener >= 0)
+  if (meeting->listener >= 0) {
     close(meeting->listener);
+  }
   free(meeting->peer);
   free(meeting);
 }
@@ -80,11 +83,13 @@ static int wait_for(int fd, short events, uint64_t deadline_ns)
   struct pollfd ready = {.fd = fd, .events = events};
   for (;;) {
     uint64_t now = clock_ns();
-    if (now >= deadline_ns)
+    if (now >= deadline_ns) {
       return -1;
+    }
     int left = (int)((deadline_ns - now) / 1000000) + 1;
-    if (poll(&ready, 1, left) > 0)
+    if (poll(&ready, 1, left) > 0) {
       return 0;
+    }
   }
 }
 
@@ -93,17 +98,21 @@ static int move(int fd, void *data, size_t size, uint64_t deadline_ns, int writi
 {
   size_t moved = 0;
   while (moved < size) {
-    if (wait_for(fd, writing ? POLLOUT : POLLIN, deadline_ns))
+    if (wait_for(fd, writing ? POLLOUT : POLLIN, deadline_ns)) {
       return ETIMEDOUT;
+    }
     char *place = (char *)data + moved;
     ssize_t step = writing ? send(fd, place, size - moved, MSG_NOSIGNAL | MSG_DONTWAIT)
                            : recv(fd, place, size - moved, MSG_DONTWAIT);
-    if (step == 0 && !writing)
+    if (step == 0 && !writing) {
       return ECONNRESET;
-    if (step < 0 && errno != EAGAIN && errno != EINTR)
+    }
+    if (step < 0 && errno != EAGAIN && errno != EINTR) {
       return errno;
-    if (step > 0)
+    }
+    if (step > 0) {
       moved += (size_t)step;
+    }
   }
   return 0;
 }
@@ -132,16 +141,18 @@ static int resolve(struct rendezvous *meeting, const char *host, const char *por
   struct sockaddr_un path = {.sun_family = AF_UNIX};
   memset(place, 0, sizeof(*place));
   if (strcmp(host, "unix") == 0) {
-    if (strlen(port) >= sizeof(path.sun_path))
+    if (strlen(port) >= sizeof(path.sun_path)) {
       return fail(meeting, "--rendezvous unix:%s: the path is too long", port);
+    }
     memcpy(path.sun_path, port, strlen(port));
     memcpy(&place->address, &path, sizeof(path));
     place->length = sizeof(path);
     return 0;
   }
   int unknown = getaddrinfo(host, port, &hints, &found);
-  if (unknown)
+  if (unknown) {
     return fail(meeting, "--rendezvous %s:%s: %s", host, port, gai_strerror(unknown));
+  }
   memcpy(&place->address, found->ai_addr, found->ai_addrlen);
   place->length = found->ai_addrlen;
   freeaddrinfo(found);
@@ -152,18 +163,20 @@ static int open_listener(struct rendezvous *meeting, const char *host, const cha
 {
   struct place place;
   int on = 1;
-  if (resolve(meeting, host, port, AI_PASSIVE, &place))
+  if (resolve(meeting, host, port, AI_PASSIVE, &place)) {
     return -1;
+  }
   int fd = socket(place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   int bad = fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
             bind(fd, (struct sockaddr *)&place.address, place.length) || listen(fd, meeting->ranks);
   int error = errno;
   meeting->listener = fd;
-  if (bad)
+  if (bad) {
     return fail(meeting,
                 "rank 0 cannot listen on %s:%s: %s; name an address of this host and a "
                 "free port in --rendezvous",
                 host, port, strerror(error));
+  }
   return 0;
 }
 
@@ -193,24 +206,29 @@ static int admit(struct rendezvous *meeting, int fd, uint64_t limit_ns)
 static int host_ranks(struct rendezvous *meeting, const char *host, const char *port)
 {
   uint64_t limit = deadline(meeting);
-  if (open_listener(meeting, host, port))
+  if (open_listener(meeting, host, port)) {
     return -1;
+  }
   for (int missing = meeting->ranks - 1; missing > 0;) {
-    if (wait_for(meeting->listener, POLLIN, limit))
+    if (wait_for(meeting->listener, POLLIN, limit)) {
       return fail(meeting, "%d of %d ranks did not connect to %s:%s within %d ms", missing,
                   meeting->ranks, host, port, meeting->timeout_ms);
+    }
     int fd = accept4(meeting->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
+    if (fd < 0) {
       continue;
+    }
     int admitted = admit(meeting, fd, limit);
-    if (admitted < 0)
+    if (admitted < 0) {
       return -1;
+    }
     missing -= admitted;
   }
   close(meeting->listener);
   meeting->listener = -1;
-  if (strcmp(host, "unix") == 0)
+  if (strcmp(host, "unix") == 0) {
     unlink(port);
+  }
   return 0;
 }
 
@@ -220,16 +238,20 @@ static int dial(const struct place *place, uint64_t limit_ns)
   int error = 0;
   socklen_t length = sizeof(error);
   int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0)
+  if (fd < 0) {
     return -1;
-  if (connect(fd, (const struct sockaddr *)&place->address, place->length) && errno != EINPROGRESS)
+  }
+  if (connect(fd, (const struct sockaddr *)&place->address, place->length) &&
+      errno != EINPROGRESS) {
     error = errno;
-  else if (wait_for(fd, POLLOUT, limit_ns))
+  } else if (wait_for(fd, POLLOUT, limit_ns)) {
     error = ETIMEDOUT;
-  else
+  } else {
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-  if (!error)
+  }
+  if (!error) {
     return fd;
+  }
   close(fd);
   errno = error;
   return -1;
@@ -240,15 +262,18 @@ static int visit_rank_0(struct rendezvous *meeting, const char *host, const char
   struct place place;
   struct hello hello = {.magic = MAGIC, .rank = meeting->rank, .ranks = meeting->ranks};
   uint64_t limit = deadline(meeting);
-  if (resolve(meeting, host, port, 0, &place))
+  if (resolve(meeting, host, port, 0, &place)) {
     return -1;
+  }
   /* Rank 0 may start later than this rank. */
-  while ((meeting->peer[0] = dial(&place, limit)) < 0 && clock_ns() < limit)
+  while ((meeting->peer[0] = dial(&place, limit)) < 0 && clock_ns() < limit) {
     poll(NULL, 0, RETRY_MS);
+  }
   int error = errno;
-  if (meeting->peer[0] < 0)
+  if (meeting->peer[0] < 0) {
     return fail(meeting, "rank 0 did not answer at %s:%s within %d ms: %s", host, port,
                 meeting->timeout_ms, strerror(error));
+  }
   no_delay(meeting->peer[0]);
   error = move(meeting->peer[0], &hello, sizeof(hello), limit, 1);
   return error ? fail(meeting, "rank 0 at %s:%s: %s", host, port, strerror(error)) : 0;
@@ -271,23 +296,27 @@ static int gather_and_share(struct rendezvous *meeting, const void *mine, size_t
   uint64_t limit = deadline(meeting);
   memcpy(all, mine, size);
   for (int rank = 1; rank < meeting->ranks; rank++) {
-    if (transfer(meeting, rank, all + (size_t)rank * size, size, limit, 0))
+    if (transfer(meeting, rank, all + (size_t)rank * size, size, limit, 0)) {
       return -1;
+    }
   }
   for (int rank = 1; rank < meeting->ranks; rank++) {
-    if (transfer(meeting, rank, all, size * (size_t)meeting->ranks, limit, 1))
+    if (transfer(meeting, rank, all, size * (size_t)meeting->ranks, limit, 1)) {
       return -1;
+    }
   }
   return 0;
 }
 
 int rendezvous_exchange(struct rendezvous *meeting, const void *mine, size_t size, void *all)
 {
-  if (meeting->rank == 0)
+  if (meeting->rank == 0) {
     return gather_and_share(meeting, mine, size, all);
+  }
   uint64_t limit = deadline(meeting);
   memcpy(all, mine, size); /* all is writable, so mine can stay const */
-  if (transfer(meeting, 0, all, size, limit, 1))
+  if (transfer(meeting, 0, all, size, limit, 1)) {
     return -1;
+  }
   return transfer(meeting, 0, all, size * (size_t)meeting->ranks, limit, 0);
 }

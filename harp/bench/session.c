@@ -29,10 +29,12 @@ static void hear_flows(const char *text)
 {
   const char *at = strstr(text, " per link; ");
   int flows;
-  while (at && at > text && *at != ',')
+  while (at && at > text && *at != ',') {
     at--;
-  if (strncmp(text, "HARP ", 5) == 0 && at && sscanf(at, ", %d flow", &flows) == 1)
+  }
+  if (strncmp(text, "HARP ", 5) == 0 && at && sscanf(at, ", %d flow", &flows) == 1) {
     said_flows = flows;
+  }
 }
 
 /* Whether the line names the file with a link's last events, which explains a failure. */
@@ -51,8 +53,9 @@ static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *f
   vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
   hear_flows(text);
-  if (level > NCCL_LOG_WARN && !say_info && !names_trace(text))
+  if (level > NCCL_LOG_WARN && !say_info && !names_trace(text)) {
     return;
+  }
   fprintf(stderr, "[%d] NCCL %s %s\n", said_rank, level <= NCCL_LOG_WARN ? "WARN" : "INFO", text);
 }
 
@@ -85,16 +88,18 @@ static void plugin_settings(const struct options *options)
     snprintf(number, sizeof(number), "%d", options->nsocks);
     setenv("HARP_KERNEL_NSOCKS", number, 1);
   }
-  if (options->kernel_cc)
+  if (options->kernel_cc) {
     setenv("HARP_KERNEL_CC", options->kernel_cc, 1);
+  }
 }
 
 static int bring_up(struct session *session)
 {
   int devices = 0;
   ncclResult_t result = session->api.init(log_line);
-  if (result == ncclSuccess)
+  if (result == ncclSuccess) {
     result = session->api.devices(&devices);
+  }
   if (result != ncclSuccess || devices < 1) {
     session_say(session,
                 "%s v%d declines: init: %s, %d devices; NCCL would go on to its next "
@@ -141,8 +146,9 @@ int session_open(struct session *session, const struct options *options)
 
 int session_exchange(struct session *session, const void *mine, size_t size)
 {
-  if (rendezvous_exchange(session->meeting, mine, size, session->everybody) == 0)
+  if (rendezvous_exchange(session->meeting, mine, size, session->everybody) == 0) {
     return 0;
+  }
   session_say(session, "%s", rendezvous_error(session->meeting));
   return -1;
 }
@@ -191,15 +197,19 @@ static int make_comms(struct session *session, struct channel *channel, void *ha
   bool connecting = sends(session), accepting = receives(session);
   while (connecting || accepting) {
     ncclResult_t result = ncclSuccess;
-    if (connecting)
+    if (connecting) {
       result = session->api.connect(channel->device, handle, &channel->send_comm);
-    if (result != ncclSuccess)
+    }
+    if (result != ncclSuccess) {
       return failed(session, "connect", result);
+    }
     connecting = connecting && !channel->send_comm;
-    if (accepting)
+    if (accepting) {
       result = session->api.accept(channel->listener, &channel->receive_comm);
-    if (result != ncclSuccess)
+    }
+    if (result != ncclSuccess) {
       return failed(session, "accept", result);
+    }
     accepting = accepting && !channel->receive_comm;
     if (clock_ns() > limit) {
       session_say(session, "%s did not complete within --timeout",
@@ -217,11 +227,13 @@ static int connect_ring(struct session *session, struct channel *channel)
   size_t size = session->api.handle_size;
   if (receives(session)) {
     ncclResult_t result = session->api.listen(channel->device, handle, &channel->listener);
-    if (result != ncclSuccess)
+    if (result != ncclSuccess) {
       return failed(session, "listen", result);
+    }
   }
-  if (session_exchange(session, handle, size))
+  if (session_exchange(session, handle, size)) {
     return -1;
+  }
   memcpy(handle, (char *)session->everybody + (size_t)target(session, channel) * size, size);
   return make_comms(session, channel, handle);
 }
@@ -230,12 +242,14 @@ static int register_region(struct session *session, const struct channel *channe
                            struct region *region)
 {
   ncclResult_t result = ncclSuccess;
-  if (channel->send_comm)
+  if (channel->send_comm) {
     result = session->api.register_memory(channel->send_comm, region->data, region->size,
                                           &region->send_mhandle);
-  if (result == ncclSuccess && channel->receive_comm)
+  }
+  if (result == ncclSuccess && channel->receive_comm) {
     result = session->api.register_memory(channel->receive_comm, region->data, region->size,
                                           &region->receive_mhandle);
+  }
   return result == ncclSuccess ? 0 : failed(session, "regMr", result);
 }
 
@@ -256,8 +270,9 @@ static int make_regions(struct session *session, struct channel *channel, struct
   size_t sizes[OPERATION_REGIONS] = {0};
   session->operation->sizes(shape, shape->size, sizes);
   for (int i = 0; i < OPERATION_REGIONS; i++) {
-    if (!sizes[i])
+    if (!sizes[i]) {
       continue;
+    }
     void *data = map_region(session, &sizes[i]);
     if (!data) {
       session_say(session, "there is no memory for messages of %zu bytes: lower -e%s",
@@ -268,8 +283,9 @@ static int make_regions(struct session *session, struct channel *channel, struct
       return -1;
     }
     channel->regions[i] = (struct region){.data = data, .size = sizes[i]};
-    if (register_region(session, channel, &channel->regions[i]))
+    if (register_region(session, channel, &channel->regions[i])) {
       return -1;
+    }
   }
   return 0;
 }
@@ -279,13 +295,15 @@ static int make_channels(struct session *session)
 {
   struct pass shapes[OPTIONS_MAX_CHANNELS];
   for (unsigned i = 0; i < session->channel_count; i++) {
-    if (connect_ring(session, &session->channels[i]))
+    if (connect_ring(session, &session->channels[i])) {
       return -1;
+    }
   }
   session_prepare(session, shapes, session->options->max_size);
   for (unsigned i = 0; i < session->channel_count; i++) {
-    if (make_regions(session, &session->channels[i], &shapes[i]))
+    if (make_regions(session, &session->channels[i], &shapes[i])) {
       return -1;
+    }
   }
   return 0;
 }
@@ -309,10 +327,12 @@ static void *progress_main(void *argument)
   struct session *session = argument;
   pthread_mutex_lock(&session->lock);
   for (;;) {
-    while (!session->job && !session->stop)
+    while (!session->job && !session->stop) {
       pthread_cond_wait(&session->changed, &session->lock);
-    if (session->stop)
+    }
+    if (session->stop) {
       break;
+    }
     struct pass *passes = session->job;
     pthread_mutex_unlock(&session->lock);
     int outcome = run_passes(passes);
@@ -327,8 +347,9 @@ static void *progress_main(void *argument)
 
 int session_connect(struct session *session)
 {
-  if (make_channels(session))
+  if (make_channels(session)) {
     return -1;
+  }
   if (pthread_create(&session->progress, NULL, progress_main, session)) {
     session_say(session, "the progress thread cannot be started");
     return -1;
@@ -383,9 +404,10 @@ static void say_failure(const struct session *session, const struct pass *passes
     wrong += passes[i].wrong;
   }
   session_say(session, "%zu bytes: %s", size, passes->pump.failure);
-  if (passes->verify)
+  if (passes->verify) {
     session_say(session, "%llu messages had come before that, with %llu wrong elements", messages,
                 wrong);
+  }
 }
 
 /* A plugin logs only while it is called, and HARP writes its trace in a thread. This rank may wait
@@ -397,8 +419,9 @@ static void let_plugin_log(const struct session *session)
   void *listener;
   for (int ms = 0; ms < LAST_LINES_MS; ms += LAST_LINES_STEP_MS) {
     nanosleep(&step, NULL);
-    if (session->api.listen(session->channels[0].device, handle, &listener) != ncclSuccess)
+    if (session->api.listen(session->channels[0].device, handle, &listener) != ncclSuccess) {
       return;
+    }
     session->api.close_listener(listener);
   }
 }
@@ -409,8 +432,9 @@ int session_run(struct session *session, struct pass *passes, size_t size)
   pthread_mutex_lock(&session->lock);
   session->job = passes;
   pthread_cond_broadcast(&session->changed);
-  while (session->job)
+  while (session->job) {
     pthread_cond_wait(&session->changed, &session->lock);
+  }
   int outcome = session->outcome;
   pthread_mutex_unlock(&session->lock);
   signals_await_stop(false);
@@ -418,15 +442,17 @@ int session_run(struct session *session, struct pass *passes, size_t size)
     say_failure(session, passes, size);
     let_plugin_log(session);
   }
-  for (unsigned i = 0; i < passes->channel_count; i++)
+  for (unsigned i = 0; i < passes->channel_count; i++) {
     passes[i].operation->finish(&passes[i]);
+  }
   return outcome;
 }
 
 static void stop_progress(struct session *session)
 {
-  if (!session->progress_runs)
+  if (!session->progress_runs) {
     return;
+  }
   pthread_mutex_lock(&session->lock);
   session->stop = true;
   pthread_cond_broadcast(&session->changed);
@@ -437,34 +463,44 @@ static void stop_progress(struct session *session)
 static void free_region(struct session *session, const struct channel *channel,
                         struct region *region)
 {
-  if (region->send_mhandle)
+  if (region->send_mhandle) {
     session->api.deregister_memory(channel->send_comm, region->send_mhandle);
-  if (region->receive_mhandle)
+  }
+  if (region->receive_mhandle) {
     session->api.deregister_memory(channel->receive_comm, region->receive_mhandle);
-  if (region->data)
+  }
+  if (region->data) {
     munmap(region->data, region->size);
+  }
 }
 
 static void close_channel(struct session *session, struct channel *channel)
 {
-  for (int i = 0; i < OPERATION_REGIONS; i++)
+  for (int i = 0; i < OPERATION_REGIONS; i++) {
     free_region(session, channel, &channel->regions[i]);
-  if (channel->send_comm)
+  }
+  if (channel->send_comm) {
     session->api.close_send(channel->send_comm);
-  if (channel->receive_comm)
+  }
+  if (channel->receive_comm) {
     session->api.close_receive(channel->receive_comm);
-  if (channel->listener)
+  }
+  if (channel->listener) {
     session->api.close_listener(channel->listener);
+  }
 }
 
 void session_close(struct session *session)
 {
   stop_progress(session);
-  for (unsigned i = 0; i < session->channel_count; i++)
+  for (unsigned i = 0; i < session->channel_count; i++) {
     close_channel(session, &session->channels[i]);
-  if (session->device)
+  }
+  if (session->device) {
     session->api.finalize();
-  if (session->meeting)
+  }
+  if (session->meeting) {
     rendezvous_close(session->meeting);
+  }
   free(session->everybody);
 }

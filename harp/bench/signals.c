@@ -21,8 +21,9 @@ void signals_await_pause(void)
 void signals_pause(unsigned ms)
 {
   struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
-  if (!atomic_exchange(&pause_asked, false))
+  if (!atomic_exchange(&pause_asked, false)) {
     return;
+  }
   while (nanosleep(&left, &left))
     ;
 }
@@ -35,8 +36,9 @@ void signals_await_stop(bool wanted)
   for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
     struct sigaction before;
     /* The parent process may have set it to SIG_IGN on purpose. */
-    if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+    if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
       sigaction(numbers[i], &action, NULL);
+    }
   }
 }
 

@@ -64,11 +64,13 @@ static void widen(enum harp_dtype dtype, float *restrict wide, const uint16_t *r
                   size_t count)
 {
   if (dtype == HARP_BFLOAT16) {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
       wide[i] = bfloat16_to_float(from[i]);
+    }
   } else {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
       wide[i] = float16_to_float(from[i]);
+    }
   }
 }
 
@@ -76,11 +78,13 @@ static void narrow(enum harp_dtype dtype, uint16_t *restrict to, const float *re
                    size_t count, float divisor)
 {
   if (dtype == HARP_BFLOAT16) {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
       to[i] = float_to_bfloat16(wide[i] / divisor);
+    }
   } else {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
       to[i] = float_to_float16(wide[i] / divisor);
+    }
   }
 }
 

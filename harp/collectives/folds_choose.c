@@ -32,8 +32,9 @@ const struct folds *folds_choose(unsigned index)
       {&folds_plain, always},
   };
   for (unsigned i = 0; i < sizeof sets / sizeof sets[0]; i++) {
-    if (sets[i].runs() && index-- == 0)
+    if (sets[i].runs() && index-- == 0) {
       return sets[i].folds;
+    }
   }
   return NULL;
 }

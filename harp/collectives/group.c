@@ -57,18 +57,21 @@ static bool awaits_signal_alone(const struct harp_group *group)
 static void rest(struct harp_group *group, struct pace *pace, unsigned events)
 {
   pace->idle = events ? 0 : pace->idle + 1;
-  if (events)
+  if (events) {
     return;
+  }
   if (pace->naps == 0 && pace->idle < pace->yields) {
     uint64_t before = clock_ns();
     sched_yield();
-    if (clock_ns() - before > CROWDED_NS)
+    if (clock_ns() - before > CROWDED_NS) {
       pace->naps = CROWDED_NAPS;
+    }
     return;
   }
   long nap = pace->idle < LONG_WAIT && !awaits_signal_alone(group) ? NAP_NS : LONG_NAP_NS;
-  if (!windows_sleep(&group->windows, nap))
+  if (!windows_sleep(&group->windows, nap)) {
     nanosleep(&(struct timespec){.tv_nsec = nap}, NULL);
+  }
   pace->naps -= pace->naps > 0;
 }
 
@@ -81,18 +84,21 @@ static bool has_work(struct harp_group *group)
 static void drive_beside(struct harp_group *group)
 {
   struct pace pace = {.yields = YIELDS_BESIDE};
-  while (has_work(group) && atomic_load(&group->waiters) == 0 && !group->failed)
+  while (has_work(group) && atomic_load(&group->waiters) == 0 && !group->failed) {
     rest(group, &pace, group_round(group));
+  }
   group_round(group); /* takes what was posted to a failed group */
 }
 
 /* Whether the group's thread should take over. The caller holds the lock. */
 static bool thread_may_drive(struct harp_group *group)
 {
-  if (group->driven)
+  if (group->driven) {
     return false;
-  if (group->failed)
+  }
+  if (group->failed) {
     return group->links_left || atomic_load(&group->has_posted);
+  }
   return has_work(group) && atomic_load(&group->waiters) == 0;
 }
 
@@ -110,8 +116,9 @@ static void *thread_main(void *argument)
     group->links_left = false;
     pthread_mutex_unlock(&group->lock);
     drive_beside(group);
-    if (closes)
+    if (closes) {
       links_close(&group->links);
+    }
     pthread_mutex_lock(&group->lock);
     group->driven = false;
     pthread_cond_broadcast(&group->changed);
@@ -148,23 +155,26 @@ static void free_group(struct harp_group *group)
 static struct harp_group *make_group(int rank, int ranks)
 {
   struct harp_group *group = calloc(1, sizeof *group);
-  if (!group)
+  if (!group) {
     return NULL;
+  }
   atomic_init(&group->references, 1);
   group->rank = rank;
   group->ranks = ranks;
   windows_init(&group->windows);
   group->names = calloc((size_t)ranks, HARP_NAME);
-  if (group->names && p2p_init(&group->p2p, ranks))
+  if (group->names && p2p_init(&group->p2p, ranks)) {
     return group;
+  }
   free_group(group);
   return NULL;
 }
 
 struct harp_group *harp_group_create(int rank, int ranks, int local, void *handle, char *error)
 {
-  if (net_open(NULL, error))
+  if (net_open(NULL, error)) {
     return NULL;
+  }
   struct harp_group *group = make_group(rank, ranks);
   if (!group) {
     say(error, "no memory for a process group");
@@ -188,8 +198,9 @@ int harp_group_start(struct harp_group *group, const void *handles, const char *
   size_t ranks = (size_t)group->ranks;
   memcpy(group->links.handles, handles, ranks * HARP_HANDLE);
   memcpy(group->names, names, ranks * HARP_NAME);
-  for (size_t rank = 0; rank < ranks; rank++)
+  for (size_t rank = 0; rank < ranks; rank++) {
     group->names[rank * HARP_NAME + HARP_NAME - 1] = 0;
+  }
   windows_attach(&group->windows, group->rank, group->ranks, (const uint8_t *)handles + LINK_HANDLE,
                  HARP_HANDLE);
   return 0;
@@ -207,8 +218,9 @@ int harp_group_share(struct harp_group *group, int64_t timeout_ms, char *error)
                            .timeout_ms = timeout_ms,
                            .out = &view};
   struct harp_op *op = harp_post(group, &call, error);
-  if (!op)
+  if (!op) {
     return -1;
+  }
   int state = harp_op_wait(op, 0, 1, error);
   op_put(op);
   group->windows.agreed = state == OP_DONE && can;
@@ -229,8 +241,9 @@ void harp_group_abort(struct harp_group *group, const char *reason)
 
 static void put_group(struct harp_group *group)
 {
-  if (atomic_fetch_sub(&group->references, 1) > 1)
+  if (atomic_fetch_sub(&group->references, 1) > 1) {
     return;
+  }
   pthread_cond_destroy(&group->changed);
   pthread_cond_destroy(&group->wake);
   pthread_mutex_destroy(&group->lock);
@@ -240,22 +253,26 @@ static void put_group(struct harp_group *group)
 void harp_group_destroy(struct harp_group *group)
 {
   bool orderly = atomic_load(&group->unfinished) == 0;
-  if (!orderly)
+  if (!orderly) {
     harp_group_abort(group, "the process group was shut down before the operation ended");
+  }
   pthread_mutex_lock(&group->lock);
   group->stop = true;
   pthread_cond_signal(&group->wake);
   pthread_mutex_unlock(&group->lock);
-  if (group->runs)
+  if (group->runs) {
     pthread_join(group->thread, NULL);
+  }
   pthread_mutex_lock(&group->lock);
-  while (group->driven) /* by a thread that waits */
+  while (group->driven) { /* by a thread that waits */
     pthread_cond_wait(&group->changed, &group->lock);
+  }
   group->driven = true;
   pthread_mutex_unlock(&group->lock);
   group_round(group); /* fails what is unfinished */
-  if (orderly)
+  if (orderly) {
     links_close(&group->links);
+  }
   group_fail(group, "the process group was shut down");
   links_free(&group->links);
   put_group(group);
@@ -303,8 +320,9 @@ static bool copy_views(const struct harp_group *group, struct harp_op *op,
   int in, out;
   count_views(group, call, &in, &out);
   op->views = malloc((size_t)(in + out + 1) * sizeof *op->views);
-  if (!op->views)
+  if (!op->views) {
     return false;
+  }
   for (int i = 0; i < in + out; i++) {
     op->views[i] = i < in ? call->in[i] : call->out[i - in];
     op->bytes = op->views[i].bytes > op->bytes ? op->views[i].bytes : op->bytes;
@@ -319,8 +337,9 @@ static bool find_own_part(const struct harp_group *group, const struct harp_call
 {
   int own = group->rank;
   bool rooted = call->kind == HARP_GATHER || call->kind == HARP_SCATTER;
-  if (rooted && call->peer != own)
+  if (rooted && call->peer != own) {
     return false;
+  }
   switch (call->kind) {
   case HARP_ALL_GATHER:
   case HARP_GATHER: *from = call->in, *to = &call->out[own]; return true;
@@ -335,8 +354,9 @@ static bool find_own_part(const struct harp_group *group, const struct harp_call
 static int check_own_part(const struct harp_group *group, const struct harp_call *call, char *error)
 {
   const struct harp_view *from, *to;
-  if (!find_own_part(group, call, &from, &to) || from->bytes == to->bytes)
+  if (!find_own_part(group, call, &from, &to) || from->bytes == to->bytes) {
     return 0;
+  }
   snprintf(error, HARP_ERROR,
            "rank %d gives itself %zu bytes, and its output for them has %zu: give tensors of the "
            "same size and type",
@@ -350,25 +370,29 @@ static int check_call(const struct harp_group *group, const struct harp_call *ca
   bool rooted = single || call->kind == HARP_REDUCE || call->kind == HARP_BROADCAST ||
                 call->kind == HARP_GATHER || call->kind == HARP_SCATTER;
   bool any = call->kind == HARP_RECEIVE && call->peer == HARP_ANY_RANK;
-  if (call->kind < 0 || call->kind >= HARP_KINDS)
+  if (call->kind < 0 || call->kind >= HARP_KINDS) {
     return say(error, "unknown operation");
+  }
   if (rooted && !any && (call->peer < 0 || call->peer >= group->ranks)) {
     snprintf(error, HARP_ERROR, "the group has ranks 0 to %d, and no rank %d", group->ranks - 1,
              call->peer);
     return -1;
   }
-  if (single && call->peer == group->rank)
+  if (single && call->peer == group->rank) {
     return say(error, "a rank cannot send to itself or receive from itself");
-  if (single && call->tag < 0)
+  }
+  if (single && call->tag < 0) {
     return say(error, "a tag is 0 or more: use another one");
+  }
   return check_own_part(group, call, error);
 }
 
 static int fill_op(struct harp_group *group, struct harp_op *op, const struct harp_call *call,
                    char *error)
 {
-  if (!copy_views(group, op, call) || !schedule_init(&op->schedule, group->ranks))
+  if (!copy_views(group, op, call) || !schedule_init(&op->schedule, group->ranks)) {
     return say(error, "no memory for an operation");
+  }
   if (!planners[call->kind]) {
     op->data = op->views[0].data;
     return 0;
@@ -379,8 +403,9 @@ static int fill_op(struct harp_group *group, struct harp_op *op, const struct ha
                       .rank = group->rank,
                       .ranks = group->ranks,
                       .call = call};
-  if (planners[call->kind](&plan, error))
+  if (planners[call->kind](&plan, error)) {
     return -1;
+  }
   return op->schedule.out_of_memory ? say(error, "no memory for an operation") : 0;
 }
 
@@ -416,11 +441,13 @@ static struct harp_op *make_op(struct harp_group *group, const struct harp_call 
 
 struct harp_op *harp_post(struct harp_group *group, const struct harp_call *call, char *error)
 {
-  if (check_call(group, call, error))
+  if (check_call(group, call, error)) {
     return NULL;
+  }
   struct harp_op *op = make_op(group, call, error);
-  if (!op)
+  if (!op) {
     return NULL;
+  }
   pthread_mutex_lock(&group->lock);
   bool failed = group->failed;
   if (failed) {
@@ -430,12 +457,14 @@ struct harp_op *harp_post(struct harp_group *group, const struct harp_call *call
     atomic_fetch_add(&group->unfinished, 1);
     op_list_add(&group->posted, op);
     atomic_store(&group->has_posted, true);
-    if (!call->waits)
+    if (!call->waits) {
       pthread_cond_signal(&group->wake);
+    }
   }
   pthread_mutex_unlock(&group->lock);
-  if (failed)
+  if (failed) {
     op_put(op);
+  }
   return failed ? NULL : op;
 }
 
@@ -450,8 +479,9 @@ int harp_op_source(struct harp_op *op) { return op->source; }
 
 void op_put(struct harp_op *op)
 {
-  if (atomic_fetch_sub(&op->references, 1) > 1)
+  if (atomic_fetch_sub(&op->references, 1) > 1) {
     return;
+  }
   put_group(op->group);
   schedule_free(&op->schedule);
   free(op->views);
@@ -467,8 +497,9 @@ static void drive_for(struct harp_op *op, uint64_t until)
   while (harp_op_state(op) == OP_PENDING) {
     unsigned events = group_round(op->group);
     rest(op->group, &pace, events);
-    if (!events && until != UINT64_MAX && clock_ns() >= until)
+    if (!events && until != UINT64_MAX && clock_ns() >= until) {
       return;
+    }
   }
 }
 
@@ -480,13 +511,15 @@ static bool may_drive(struct harp_op *op, uint64_t until, bool drives)
                         .tv_nsec = (long)(until % 1000000000)};
   int late = 0;
   while (harp_op_state(op) == OP_PENDING && !late && (group->driven || !drives)) {
-    if (until == UINT64_MAX)
+    if (until == UINT64_MAX) {
       pthread_cond_wait(&group->changed, &group->lock);
-    else
+    } else {
       late = pthread_cond_timedwait(&group->changed, &group->lock, &at);
+    }
   }
-  if (harp_op_state(op) != OP_PENDING || late)
+  if (harp_op_state(op) != OP_PENDING || late) {
     return false;
+  }
   group->driven = true;
   return true;
 }
@@ -505,11 +538,13 @@ int harp_op_wait(struct harp_op *op, int64_t timeout_ms, int drives, char *error
     pthread_cond_broadcast(&group->changed);
   }
   atomic_fetch_sub(&group->waiters, drives ? 1 : 0);
-  if (has_work(group))
+  if (has_work(group)) {
     pthread_cond_signal(&group->wake);
+  }
   int state = harp_op_state(op);
-  if (state == OP_FAILED)
+  if (state == OP_FAILED) {
     say(error, group->reason);
+  }
   pthread_mutex_unlock(&group->lock);
   return state;
 }

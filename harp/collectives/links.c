@@ -47,8 +47,9 @@ static bool make_links(struct links *links)
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   links->memory = memory == MAP_FAILED ? NULL : memory;
-  if (!links->all || !links->handles || !links->memory)
+  if (!links->all || !links->handles || !links->memory) {
     return false;
+  }
   for (int i = 0; i < LINK_USES * DIRECTIONS * links->ranks; i++) {
     enum link_use use = i / links->ranks < DIRECTIONS ? LINK_COLLECTIVE : LINK_P2P;
     bool sends = i / links->ranks % DIRECTIONS == 0;
@@ -94,12 +95,14 @@ static void close_link(struct link *link)
 {
   if (link->comm) {
     link_forget(link);
-    if (link->mhandle)
+    if (link->mhandle) {
       net_api()->deregister_memory(link->comm, link->mhandle);
-    if (link->sends)
+    }
+    if (link->sends) {
       net_api()->close_send(link->comm);
-    else
+    } else {
       net_api()->close_receive(link->comm);
+    }
   }
   free(link->connect_handle);
   link->comm = link->mhandle = link->connect_handle = NULL;
@@ -110,41 +113,47 @@ void links_leave_memory(struct links *links)
 {
   for (size_t i = 0; links->all && i < link_count(links); i++) {
     struct link *link = &links->all[i];
-    if (link->done == link->posted)
+    if (link->done == link->posted) {
       link_forget(link);
-    else
+    } else {
       close_link(link);
+    }
   }
 }
 
 static void close_unidentified(struct unidentified *opened)
 {
-  if (opened->mhandle)
+  if (opened->mhandle) {
     net_api()->deregister_memory(opened->comm, opened->mhandle);
-  if (opened->comm)
+  }
+  if (opened->comm) {
     net_api()->close_receive(opened->comm);
+  }
   free(opened);
 }
 
 void links_close(struct links *links)
 {
-  for (size_t i = 0; links->all && i < link_count(links); i++)
+  for (size_t i = 0; links->all && i < link_count(links); i++) {
     close_link(&links->all[i]);
+  }
   while (links->unidentified) {
     struct unidentified *next = links->unidentified->next;
     close_unidentified(links->unidentified);
     links->unidentified = next;
   }
-  if (links->listener)
+  if (links->listener) {
     net_api()->close_listener(links->listener);
+  }
   links->listener = NULL;
 }
 
 void links_free(struct links *links)
 {
   links_close(links);
-  if (links->memory)
+  if (links->memory) {
     munmap(links->memory, link_count(links) * MEMORY);
+  }
   free(links->all);
   free(links->handles);
 }
@@ -158,8 +167,9 @@ static void *short_message(const struct link *link, unsigned number)
 
 static bool failed(ncclResult_t call, int *result)
 {
-  if (call != ncclSuccess)
+  if (call != ncclSuccess) {
     *result = (int)call;
+  }
   return call != ncclSuccess;
 }
 
@@ -178,12 +188,15 @@ static int connect_link(struct links *links, struct link *link, int *result)
     }
     memcpy(link->connect_handle, links->handles + (size_t)link->peer * HARP_HANDLE, LINK_HANDLE);
   }
-  if (failed(net_api()->connect(links->device, link->connect_handle, &link->comm), result))
+  if (failed(net_api()->connect(links->device, link->connect_handle, &link->comm), result)) {
     return -1;
-  if (!link->comm)
+  }
+  if (!link->comm) {
     return 0;
-  if (!register_own(link, result))
+  }
+  if (!register_own(link, result)) {
     return -1;
+  }
   struct hello hello = {HELLO_MAGIC, (uint32_t)links->rank, (uint32_t)link->use};
   /* A new link has room for a message. */
   return link_post(link, &hello, sizeof hello, false, NULL, LINK_HELLO, result);
@@ -192,10 +205,12 @@ static int connect_link(struct links *links, struct link *link, int *result)
 static int accept_one(struct links *links, int *result)
 {
   void *comm = NULL;
-  if (failed(net_api()->accept(links->listener, &comm), result))
+  if (failed(net_api()->accept(links->listener, &comm), result)) {
     return -1;
-  if (!comm)
+  }
+  if (!comm) {
     return 0;
+  }
   struct unidentified *opened = calloc(1, sizeof *opened);
   if (!opened) {
     *result = ncclSystemError;
@@ -208,8 +223,9 @@ static int accept_one(struct links *links, int *result)
   size_t size = sizeof opened->hello;
   if (failed(net_api()->register_memory(comm, &opened->hello, size, &opened->mhandle), result) ||
       failed(net_api()->irecv(comm, &opened->hello, size, opened->mhandle, &opened->request),
-             result))
+             result)) {
     return -1;
+  }
   return 0;
 }
 
@@ -219,8 +235,9 @@ static int identify(struct links *links, struct unidentified *opened, size_t siz
   const struct hello *hello = &opened->hello;
   struct link *link = NULL;
   if (size == sizeof *hello && hello->magic == HELLO_MAGIC && hello->use < LINK_USES &&
-      hello->rank < (uint32_t)links->ranks)
+      hello->rank < (uint32_t)links->ranks) {
     link = links_get(links, (enum link_use)hello->use, false, (int)hello->rank);
+  }
   bool known = link && !link->comm;
   if (known) {
     link->comm = opened->comm;
@@ -236,35 +253,41 @@ static int identify_links(struct links *links, int *result)
   for (struct unidentified **at = &links->unidentified; *at;) {
     struct unidentified *opened = *at;
     int done = 0, size = 0;
-    if (opened->request && failed(net_api()->test(opened->request, &done, &size), result))
+    if (opened->request && failed(net_api()->test(opened->request, &done, &size), result)) {
       return -1;
+    }
     if (!done) {
       at = &opened->next;
       continue;
     }
     *at = opened->next;
-    if (identify(links, opened, (size_t)size, result) < 0)
+    if (identify(links, opened, (size_t)size, result) < 0) {
       return -1;
+    }
   }
   return 0;
 }
 
 int link_open(struct links *links, struct link *link, int *result)
 {
-  if (link->comm)
+  if (link->comm) {
     return 1;
-  if (link->sends)
+  }
+  if (link->sends) {
     return connect_link(links, link, result);
-  if (accept_one(links, result) < 0 || identify_links(links, result) < 0)
+  }
+  if (accept_one(links, result) < 0 || identify_links(links, result) < 0) {
     return -1;
+  }
   return link->comm != NULL;
 }
 
 static void *registered(struct link *link, const uint8_t *data, size_t bytes, int *result)
 {
   for (struct registration *at = link->registrations; at; at = at->next) {
-    if (data >= at->data && data + bytes <= at->data + at->bytes)
+    if (data >= at->data && data + bytes <= at->data + at->bytes) {
       return at->mhandle;
+    }
   }
   struct registration *made = calloc(1, sizeof *made);
   if (!made) {
@@ -292,42 +315,50 @@ int link_post(struct link *link, void *data, size_t bytes, bool staged, void *ow
               int *result)
 {
   struct link_message *message = &link->messages[link->posted % LINK_MESSAGES];
-  if (link->posted - link->done == LINK_MESSAGES)
+  if (link->posted - link->done == LINK_MESSAGES) {
     return 0;
+  }
   *message = (struct link_message){.owner = owner, .step = step, .bytes = bytes};
   void *mhandle = link->mhandle, *memory = data;
   if (!staged && bytes <= LINK_SHORT) {
     memory = short_message(link, link->posted);
-    if (link->sends)
+    if (link->sends) {
       memcpy(memory, data, bytes);
+    }
     message->deliver = data;
   } else if (!staged) {
-    if (!(mhandle = registered(link, data, bytes, result)))
+    if (!(mhandle = registered(link, data, bytes, result))) {
       return -1;
+    }
     message->registers = true;
   }
   const struct netapi *api = net_api();
   ncclResult_t call = link->sends
                           ? api->isend(link->comm, memory, bytes, mhandle, &message->request)
                           : api->irecv(link->comm, memory, bytes, mhandle, &message->request);
-  if (failed(call, result))
+  if (failed(call, result)) {
     return -1;
-  if (!message->request)
+  }
+  if (!message->request) {
     return 0;
+  }
   link->posted++;
   return 1;
 }
 
 int link_take(struct link *link, struct link_message *message, size_t *size, int *result)
 {
-  if (link->done == link->posted)
+  if (link->done == link->posted) {
     return 0;
+  }
   *message = link->messages[link->done % LINK_MESSAGES];
   int done = 0, count = 0;
-  if (failed(net_api()->test(message->request, &done, &count), result))
+  if (failed(net_api()->test(message->request, &done, &count), result)) {
     return -1;
-  if (!done)
+  }
+  if (!done) {
     return 0;
+  }
   if (!link->sends && message->deliver && (size_t)count <= message->bytes) {
     memcpy(message->deliver, short_message(link, link->done), (size_t)count);
   }

@@ -23,15 +23,17 @@ static void hear(ncclDebugLogLevel level, unsigned long flags, const char *file,
 static void hear(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
                  const char *format, ...)
 {
-  if (level > NCCL_LOG_WARN && devices)
+  if (level > NCCL_LOG_WARN && devices) {
     return; /* with HARP_DEBUG=1 the plugin itself prints every line */
+  }
   pthread_mutex_lock(&warning_lock);
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(warning, sizeof(warning), format, arguments);
   va_end(arguments);
-  if (level <= NCCL_LOG_WARN)
+  if (level <= NCCL_LOG_WARN) {
     fprintf(stderr, "harp.torch: %s\n", warning);
+  }
   pthread_mutex_unlock(&warning_lock);
 }
 
@@ -56,8 +58,9 @@ static int open_plugin(const char *path, char *error)
     return -1;
   }
   ncclResult_t result = api.init(hear);
-  if (result == ncclSuccess)
+  if (result == ncclSuccess) {
     result = api.devices(&count);
+  }
   if (result != ncclSuccess || count < 1) {
     net_take_warning(why, sizeof why);
     snprintf(error, HARP_ERROR, "%s cannot run on this host (%s): %s; `harp doctor` says more",

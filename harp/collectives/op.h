@@ -58,8 +58,9 @@ static inline struct harp_op *op_list_remove(struct op_list *list, struct harp_o
 {
   struct harp_op *op = *at;
   *at = op->next;
-  if (!op->next)
+  if (!op->next) {
     list->last = at;
+  }
   return op;
 }
 

@@ -47,8 +47,9 @@ bool p2p_init(struct p2p *p2p, int ranks)
   p2p->inboxes = calloc((size_t)ranks, sizeof *p2p->inboxes);
   p2p->packed = malloc(2 * (size_t)ranks * LINK_SHORT);
   op_list_init(&p2p->receives);
-  if (!p2p->outboxes || !p2p->inboxes || !p2p->packed)
+  if (!p2p->outboxes || !p2p->inboxes || !p2p->packed) {
     return false;
+  }
   for (int rank = 0; rank < ranks; rank++) {
     op_list_init(&p2p->outboxes[rank].sends);
     op_list_init(&p2p->outboxes[rank].posted);
@@ -61,8 +62,9 @@ bool p2p_init(struct p2p *p2p, int ranks)
 void p2p_free(struct p2p *p2p, int ranks)
 {
   for (int rank = 0; p2p->inboxes && rank < ranks; rank++) {
-    while (p2p->inboxes[rank].unexpected)
+    while (p2p->inboxes[rank].unexpected) {
       unexpected_drop(&p2p->inboxes[rank].unexpected, p2p->inboxes[rank].unexpected);
+    }
   }
   free(p2p->packed);
   free(p2p->outboxes);
@@ -71,22 +73,27 @@ void p2p_free(struct p2p *p2p, int ranks)
 
 void p2p_each(struct p2p *p2p, int ranks, void (*visit)(struct harp_op *, void *), void *user)
 {
-  for (struct harp_op *op = p2p->receives.first; op; op = op->next)
+  for (struct harp_op *op = p2p->receives.first; op; op = op->next) {
     visit(op, user);
+  }
   for (int rank = 0; rank < ranks; rank++) {
-    for (struct harp_op *op = p2p->outboxes[rank].sends.first; op; op = op->next)
+    for (struct harp_op *op = p2p->outboxes[rank].sends.first; op; op = op->next) {
       visit(op, user);
-    for (struct harp_op *op = p2p->outboxes[rank].posted.first; op; op = op->next)
+    }
+    for (struct harp_op *op = p2p->outboxes[rank].posted.first; op; op = op->next) {
       visit(op, user);
-    if (p2p->inboxes[rank].receive)
+    }
+    if (p2p->inboxes[rank].receive) {
       visit(p2p->inboxes[rank].receive, user);
+    }
   }
 }
 
 static void drain(struct op_list *from, struct op_list *to)
 {
-  while (from->first)
+  while (from->first) {
     op_list_add(to, op_list_remove(from, &from->first));
+  }
 }
 
 void p2p_drain(struct p2p *p2p, int ranks, struct op_list *to)
@@ -95,8 +102,9 @@ void p2p_drain(struct p2p *p2p, int ranks, struct op_list *to)
   for (int rank = 0; rank < ranks; rank++) {
     drain(&p2p->outboxes[rank].sends, to);
     drain(&p2p->outboxes[rank].posted, to);
-    if (p2p->inboxes[rank].receive)
+    if (p2p->inboxes[rank].receive) {
       op_list_add(to, p2p->inboxes[rank].receive);
+    }
     p2p->inboxes[rank].receive = NULL;
   }
   p2p->busy = 0;
@@ -107,8 +115,9 @@ void p2p_drain(struct p2p *p2p, int ranks, struct op_list *to)
 static bool fails(struct harp_group *group, const struct harp_op *op, const struct link *link,
                   int call, int result)
 {
-  if (call < 0)
+  if (call < 0) {
     group_link_failed(group, op, link->peer, link->sends, result);
+  }
   return call < 0;
 }
 
@@ -118,11 +127,13 @@ static int post_header(struct outbox *outbox, struct link *link, struct harp_op 
   struct header header = {.bytes = op->bytes, .tag = op->tag, .follows = op->bytes > SHORT_PAYLOAD};
   size_t payload = header.follows ? 0 : op->bytes;
   memcpy(outbox->packed, &header, sizeof header);
-  if (payload)
+  if (payload) {
     memcpy(outbox->packed + sizeof header, op->data, payload);
+  }
   int posted = link_post(link, outbox->packed, sizeof header + payload, false, op, HEADER, result);
-  if (posted > 0)
+  if (posted > 0) {
     outbox->header_sent = true;
+  }
   return posted;
 }
 
@@ -143,12 +154,14 @@ static int post_send(struct outbox *outbox, struct link *link, struct harp_op *o
 {
   if (!outbox->header_sent) {
     int posted = post_header(outbox, link, op, result);
-    if (posted <= 0)
+    if (posted <= 0) {
       return posted;
+    }
   }
   int posted = post_payload(link, op, result);
-  if (posted > 0)
+  if (posted > 0) {
     outbox->header_sent = false;
+  }
   return posted;
 }
 
@@ -163,15 +176,17 @@ static unsigned send_round(struct harp_group *group, int peer)
   while ((call = link_take(link, &message, &size, &result)) > 0) {
     struct harp_op *op = message.owner;
     events++;
-    if (message.registers) /* a short payload may end while a long one is under way */
+    if (message.registers) { /* a short payload may end while a long one is under way */
       link_forget(link);
+    }
     if (op && --op->parts_left == 0) {
       group->p2p.busy--;
       group_op_done(group, op_list_remove(&outbox->posted, &outbox->posted.first));
     }
   }
-  if (fails(group, outbox->posted.first, link, call, result) || !outbox->sends.first)
+  if (fails(group, outbox->posted.first, link, call, result) || !outbox->sends.first) {
     return events;
+  }
   call = link_open(&group->links, link, &result);
   while (call > 0 && outbox->sends.first) {
     call = post_send(outbox, link, outbox->sends.first, &result);
@@ -194,16 +209,18 @@ static bool takes(const struct harp_op *receive, int peer, int tag)
 static struct harp_op **find_receive(struct p2p *p2p, int peer, int tag)
 {
   struct harp_op **at = &p2p->receives.first;
-  while (*at && !takes(*at, peer, tag))
+  while (*at && !takes(*at, peer, tag)) {
     at = &(*at)->next;
+  }
   return at;
 }
 
 /* false: the sizes differ, and the group has failed. */
 static bool agree(struct harp_group *group, const struct harp_op *op, int peer, size_t bytes)
 {
-  if (op->bytes == bytes)
+  if (op->bytes == bytes) {
     return true;
+  }
   group_fail(group,
              "recv with tag %d expects %zu bytes, but rank %d on %s sends %zu: give both ranks "
              "tensors of the same size and type",
@@ -220,8 +237,9 @@ static void finish(struct harp_group *group, struct harp_op *op, int peer)
 static bool wanted(const struct p2p *p2p, int peer)
 {
   for (const struct harp_op *op = p2p->receives.first; op; op = op->next) {
-    if (op->peer == peer || op->peer == HARP_ANY_RANK)
+    if (op->peer == peer || op->peer == HARP_ANY_RANK) {
       return true;
+    }
   }
   return false;
 }
@@ -229,8 +247,9 @@ static bool wanted(const struct p2p *p2p, int peer)
 /* Whether a header is one of ours, and its payload of the right size. */
 static bool is_valid(const struct header *header, size_t size)
 {
-  if (size < sizeof *header || header->follows > 1)
+  if (size < sizeof *header || header->follows > 1) {
     return false;
+  }
   return header->follows ? size == sizeof *header : size - sizeof *header == header->bytes;
 }
 
@@ -257,8 +276,9 @@ static void begin_receive(struct harp_group *group, int peer, const struct heade
                           struct harp_op **at)
 {
   struct inbox *inbox = &group->p2p.inboxes[peer];
-  if (!agree(group, *at, peer, header->bytes))
+  if (!agree(group, *at, peer, header->bytes)) {
     return;
+  }
   struct harp_op *op = op_list_remove(&group->p2p.receives, at);
   if (header->follows) {
     inbox->receive = op;
@@ -287,10 +307,11 @@ static void take_header(struct harp_group *group, int peer, size_t size)
     return;
   }
   struct harp_op **at = find_receive(&group->p2p, peer, header.tag);
-  if (*at)
+  if (*at) {
     begin_receive(group, peer, &header, at);
-  else
+  } else {
     begin_unexpected(group, peer, &header);
+  }
 }
 
 /* Where the payload that comes belongs; *bytes: its size. */
@@ -313,16 +334,19 @@ static void take_payload(struct harp_group *group, struct link *link, int peer, 
     return;
   }
   inbox->filled += size;
-  if (inbox->filled < bytes)
+  if (inbox->filled < bytes) {
     return;
+  }
   inbox->filled = 0;
   group->p2p.busy--;
-  if (inbox->partial)
+  if (inbox->partial) {
     inbox->partial->complete = true;
+  }
   inbox->receive = NULL;
   inbox->partial = NULL;
-  if (op)
+  if (op) {
     finish(group, op, peer);
+  }
 }
 
 /* Gives unexpected messages to the receives that were posted later. */
@@ -334,14 +358,16 @@ static unsigned deliver_unexpected(struct harp_group *group, int peer)
   for (struct harp_op **at = &receives->first; inbox->unexpected && *at;) {
     const struct harp_op *op = *at;
     struct unexpected *unexpected = NULL;
-    if (op->peer == peer || op->peer == HARP_ANY_RANK)
+    if (op->peer == peer || op->peer == HARP_ANY_RANK) {
       unexpected = unexpected_find(inbox->unexpected, op->tag);
+    }
     if (!unexpected) {
       at = &(*at)->next;
       continue;
     }
-    if (!agree(group, op, peer, unexpected->bytes))
+    if (!agree(group, op, peer, unexpected->bytes)) {
       return events;
+    }
     memcpy(op->data, unexpected->data, unexpected->bytes);
     unexpected_drop(&inbox->unexpected, unexpected);
     finish(group, op_list_remove(receives, at), peer);
@@ -352,8 +378,9 @@ static unsigned deliver_unexpected(struct harp_group *group, int peer)
 
 static int post_read(struct inbox *inbox, struct link *link, int *result)
 {
-  if (!inbox->receive && !inbox->partial)
+  if (!inbox->receive && !inbox->partial) {
     return link_post(link, inbox->packed, LINK_SHORT, false, NULL, HEADER, result);
+  }
   size_t bytes;
   uint8_t *data = destination(inbox, &bytes) + inbox->filled;
   return link_post(link, data, next_part(bytes, inbox->filled), false, NULL, PAYLOAD, result);
@@ -376,22 +403,27 @@ static unsigned receive_round(struct harp_group *group, int peer)
     struct link_message message;
     size_t size;
     int call = link_take(link, &message, &size, &result);
-    if (fails(group, reader(p2p, inbox), link, call, result) || call == 0)
+    if (fails(group, reader(p2p, inbox), link, call, result) || call == 0) {
       return events;
+    }
     inbox->reading = false;
     events++;
-    if (message.step == PAYLOAD)
+    if (message.step == PAYLOAD) {
       take_payload(group, link, peer, size);
-    else
+    } else {
       take_header(group, peer, size);
+    }
   }
-  if (group->failed || !(inbox->receive || inbox->partial || wanted(p2p, peer)))
+  if (group->failed || !(inbox->receive || inbox->partial || wanted(p2p, peer))) {
     return events;
+  }
   int call = link_open(&group->links, link, &result);
-  if (call > 0)
+  if (call > 0) {
     call = post_read(inbox, link, &result);
-  if (!fails(group, reader(p2p, inbox), link, call, result) && call > 0)
+  }
+  if (!fails(group, reader(p2p, inbox), link, call, result) && call > 0) {
     inbox->reading = true;
+  }
   return events;
 }
 
@@ -402,8 +434,9 @@ void p2p_add(struct harp_group *group, struct harp_op *op)
   struct p2p *p2p = &group->p2p;
   if (op->kind == HARP_SEND) {
     op->parts_left = 1;
-    if (op->bytes > SHORT_PAYLOAD)
+    if (op->bytes > SHORT_PAYLOAD) {
       op->parts_left += (unsigned)((op->bytes - 1) / LINK_LONG + 1);
+    }
     p2p->busy++;
     op_list_add(&p2p->outboxes[op->peer].sends, op);
   } else {
@@ -414,14 +447,17 @@ void p2p_add(struct harp_group *group, struct harp_op *op)
 unsigned p2p_round(struct harp_group *group)
 {
   unsigned events = 0;
-  if (!group->p2p.busy && !group->p2p.receives.first)
+  if (!group->p2p.busy && !group->p2p.receives.first) {
     return 0;
+  }
   for (int peer = 0; peer < group->ranks && !group->failed; peer++) {
-    if (peer == group->rank)
+    if (peer == group->rank) {
       continue;
+    }
     events += send_round(group, peer);
-    if (!group->failed)
+    if (!group->failed) {
       events += receive_round(group, peer);
+    }
   }
   return events;
 }

@@ -47,8 +47,9 @@ static inline int plan_rank(const struct plan *plan, int distance)
 static inline size_t plan_slice(size_t bytes)
 {
   size_t quarter = (bytes / 4 + 63) & ~(size_t)63;
-  if (quarter < 2 * LINK_SHORT)
+  if (quarter < 2 * LINK_SHORT) {
     return 2 * LINK_SHORT;
+  }
   return quarter < LINK_SLICE ? quarter : LINK_SLICE;
 }
 

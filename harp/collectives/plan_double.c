@@ -10,8 +10,9 @@ static void give(struct doubling *doubling, int place)
 {
   int32_t sent = add_send(doubling->schedule, rank_at(doubling, place), doubling_result(doubling),
                           doubling->bytes, doubling->ready);
-  if (doubling->sent)
+  if (doubling->sent) {
     doubling->sent[doubling->partial] = sent;
+  }
 }
 
 /* A send may still read the current result, so the new one lies behind it. */
@@ -20,8 +21,9 @@ static int32_t receive_next(struct doubling *doubling, int place)
   doubling->partial++;
   int32_t received = add_receive(doubling->schedule, rank_at(doubling, place),
                                  doubling_result(doubling), doubling->bytes, doubling->released);
-  if (doubling->sent)
+  if (doubling->sent) {
     start_after(doubling->schedule, received, doubling->sent[doubling->partial]);
+  }
   return received;
 }
 
@@ -39,8 +41,9 @@ static void fold_from(struct doubling *doubling, int place)
 void doubling_add(struct doubling *doubling)
 {
   int power = 1, place = doubling->place;
-  while (2 * power <= doubling->places)
+  while (2 * power <= doubling->places) {
     power *= 2;
+  }
   /* Of the first `paired` ranks, the odd ones go on. */
   int paired = 2 * (doubling->places - power);
   if (place < paired && place % 2 == 0) {
@@ -48,8 +51,9 @@ void doubling_add(struct doubling *doubling)
     doubling->ready = receive_next(doubling, place + 1);
     return;
   }
-  if (place < paired)
+  if (place < paired) {
     fold_from(doubling, place - 1);
+  }
   int number = place < paired ? place / 2 : place - paired / 2;
   for (int bit = 1; bit < power; bit *= 2) {
     int other = number ^ bit;
@@ -57,15 +61,17 @@ void doubling_add(struct doubling *doubling)
     give(doubling, peer);
     fold_from(doubling, peer);
   }
-  if (place < paired)
+  if (place < paired) {
     give(doubling, place - 1);
+  }
 }
 
 /* Our operands, a result of each round, and those of a neighbour. */
 size_t doubling_partials(int places)
 {
   size_t count = 3;
-  for (int power = 2; power <= places && power > 0; power *= 2)
+  for (int power = 2; power <= places && power > 0; power *= 2) {
     count++;
+  }
   return count;
 }

@@ -23,8 +23,9 @@ static void broadcast_tree(struct plan *plan)
     }
   }
   for (bit >>= 1; bit; bit >>= 1) {
-    if (place + bit < plan->ranks)
+    if (place + bit < plan->ranks) {
       add_send(plan->schedule, plan_rank(plan, bit), view->data, view->bytes, received);
+    }
   }
 }
 
@@ -37,26 +38,30 @@ static void broadcast_chain(struct plan *plan)
     size_t bytes = view->bytes - at < slice ? view->bytes - at : slice;
     uint8_t *data = (uint8_t *)view->data + at;
     int32_t received = NO_STEP;
-    if (place > 0)
+    if (place > 0) {
       received = add_receive(plan->schedule, plan_rank(plan, -1), data, bytes, NO_STEP);
-    if (place + 1 < plan->ranks)
+    }
+    if (place + 1 < plan->ranks) {
       add_send(plan->schedule, plan_rank(plan, 1), data, bytes, received);
+    }
   }
 }
 
 int plan_broadcast(struct plan *plan, char *error)
 {
-  if (plan->call->out->bytes <= LINK_SHORT)
+  if (plan->call->out->bytes <= LINK_SHORT) {
     broadcast_tree(plan);
-  else
+  } else {
     broadcast_chain(plan);
+  }
   return 0;
 }
 
 static void copy_own(struct plan *plan, const struct harp_view *to, const struct harp_view *from)
 {
-  if (from->bytes)
+  if (from->bytes) {
     add_compute(plan->schedule, STEP_COPY, to->data, from->data, from->bytes, NO_STEP, NO_STEP);
+  }
 }
 
 static void send_view(struct plan *plan, int peer, const struct harp_view *view)
@@ -101,8 +106,9 @@ int plan_gather(struct plan *plan, char *error)
     return 0;
   }
   for (int rank = 0; rank < plan->ranks; rank++) {
-    if (rank != plan->rank)
+    if (rank != plan->rank) {
       receive_view(plan, rank, &call->out[rank]);
+    }
   }
   copy_own(plan, &call->out[plan->rank], call->in);
   return 0;
@@ -116,8 +122,9 @@ int plan_scatter(struct plan *plan, char *error)
     return 0;
   }
   for (int rank = 0; rank < plan->ranks; rank++) {
-    if (rank != plan->rank)
+    if (rank != plan->rank) {
       send_view(plan, rank, &call->in[rank]);
+    }
   }
   copy_own(plan, call->out, &call->in[plan->rank]);
   return 0;
@@ -126,8 +133,9 @@ int plan_scatter(struct plan *plan, char *error)
 int plan_barrier(struct plan *plan, char *error)
 {
   int32_t heard = NO_STEP;
-  if (!schedule_make_wide(plan->schedule, 1))
+  if (!schedule_make_wide(plan->schedule, 1)) {
     return 0;
+  }
   uint8_t *byte = plan->schedule->wide;
   *byte = 0;
   for (int distance = 1; distance < plan->ranks; distance <<= 1) {

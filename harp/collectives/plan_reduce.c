@@ -67,9 +67,10 @@ static void send_operands(struct reducing *reducing)
   for (int distance = 1; distance < plan->ranks; distance++) {
     int to = plan_rank(plan, distance);
     const struct share *share = &reducing->shares[to];
-    for (size_t slice = 0; slice < share->slices; slice++)
+    for (size_t slice = 0; slice < share->slices; slice++) {
       *sent_step(reducing, to, slice) = add_send(plan->schedule, to, share_slice_data(share, slice),
                                                  share_slice_bytes(share, slice), NO_STEP);
+    }
   }
 }
 
@@ -120,8 +121,9 @@ static bool fold_share(struct reducing *reducing, int32_t *stored, int root)
                                              (int)staged);
     void *wide = direct ? out : schedule->wide;
     add_compute(schedule, STEP_LOAD, wide, share_slice_data(own, slice), count, NO_STEP, NO_STEP);
-    for (int distance = 1; distance < plan->ranks; distance++)
+    for (int distance = 1; distance < plan->ranks; distance++) {
       fold_peer(reducing, folds, distance, slice, wide);
+    }
     stored[slice] = add_compute(schedule, STEP_STORE, out, wide, count, left[staged], NO_STEP);
     if (!reducing->out) {
       left[staged] = add_send(schedule, root, out, count * reduction->size, stored[slice]);
@@ -139,9 +141,10 @@ static void spread_results(struct reducing *reducing, const int32_t *stored)
   struct schedule *schedule = plan->schedule;
   const struct share *own = &reducing->shares[plan->rank];
   for (size_t slice = 0; slice < own->slices; slice++) {
-    for (int distance = 1; distance < plan->ranks; distance++)
+    for (int distance = 1; distance < plan->ranks; distance++) {
       add_send(schedule, plan_rank(plan, distance), share_slice_data(own, slice),
                share_slice_bytes(own, slice), stored[slice]);
+    }
   }
 }
 
@@ -151,9 +154,10 @@ static void receive_results(struct reducing *reducing)
   for (int distance = 1; distance < plan->ranks; distance++) {
     int from = plan_rank(plan, -distance);
     const struct share *share = &reducing->shares[from];
-    for (size_t slice = 0; slice < share->slices; slice++)
+    for (size_t slice = 0; slice < share->slices; slice++) {
       add_receive(plan->schedule, from, share_slice_data(share, slice),
                   share_slice_bytes(share, slice), *sent_step(reducing, from, slice));
+    }
   }
 }
 
@@ -166,8 +170,9 @@ static void reduce_shares(struct reducing *reducing, enum spread spread)
   const struct share *own = &reducing->shares[plan->rank];
   int32_t *stored = malloc((own->slices + 1) * sizeof *stored);
   bool equipped = stored && measure_shares(reducing);
-  if (equipped)
+  if (equipped) {
     send_operands(reducing);
+  }
   if (!equipped || !fold_share(reducing, stored, plan->call->peer)) {
     plan->schedule->out_of_memory = true;
   } else if (spread == TO_ALL) {
@@ -184,8 +189,9 @@ static void reduce_long(struct plan *plan, enum spread spread)
   struct reducing reducing;
   if (begin(&reducing, plan)) {
     share_equally(reducing.shares, plan->ranks, &plan->schedule->reduction, plan->call->out);
-    if (spread == TO_ALL || plan->rank == plan->call->peer)
+    if (spread == TO_ALL || plan->rank == plan->call->peer) {
       reducing.out = reducing.shares[plan->rank].data;
+    }
     reduce_shares(&reducing, spread);
   } else {
     plan->schedule->out_of_memory = true;
@@ -205,15 +211,17 @@ static void reduce_short(struct plan *plan, bool keeps)
                               .places = plan->ranks,
                               .count = view->bytes / reduction->size};
   doubling.bytes = doubling.stride = doubling.count * reduction->wide_size;
-  if (!schedule_make_wide(schedule, doubling.bytes * doubling_partials(plan->ranks)))
+  if (!schedule_make_wide(schedule, doubling.bytes * doubling_partials(plan->ranks))) {
     return;
+  }
   doubling.partials = schedule->wide;
   doubling.ready = add_compute(schedule, STEP_LOAD, doubling.partials, view->data, doubling.count,
                                NO_STEP, NO_STEP);
   doubling_add(&doubling);
-  if (keeps)
+  if (keeps) {
     add_compute(schedule, STEP_STORE, view->data, doubling_result(&doubling), doubling.count,
                 doubling.ready, NO_STEP);
+  }
 }
 
 /* --- The operations --- */
@@ -221,8 +229,9 @@ static void reduce_short(struct plan *plan, bool keeps)
 static int take_reduction(struct plan *plan, char *error)
 {
   const struct harp_call *call = plan->call;
-  if (reduction_init(&plan->schedule->reduction, call->dtype, call->reduction, plan->ranks))
+  if (reduction_init(&plan->schedule->reduction, call->dtype, call->reduction, plan->ranks)) {
     return 0;
+  }
   snprintf(error, HARP_ERROR, "this reduction is not defined for elements of this type");
   return -1;
 }
@@ -238,28 +247,32 @@ static bool is_short(const struct plan *plan)
 
 int plan_all_reduce(struct plan *plan, char *error)
 {
-  if (take_reduction(plan, error))
+  if (take_reduction(plan, error)) {
     return -1;
-  if (plan->windows)
+  }
+  if (plan->windows) {
     plan_windows(plan);
-  else if (is_short(plan))
+  } else if (is_short(plan)) {
     reduce_short(plan, true);
-  else if (plan->ranks > 2 && plan->call->out->bytes > RING_BYTES &&
-           reduction_is_plain(&plan->schedule->reduction))
+  } else if (plan->ranks > 2 && plan->call->out->bytes > RING_BYTES &&
+             reduction_is_plain(&plan->schedule->reduction)) {
     plan_ring(plan);
-  else
+  } else {
     reduce_long(plan, TO_ALL);
+  }
   return 0;
 }
 
 int plan_reduce(struct plan *plan, char *error)
 {
-  if (take_reduction(plan, error))
+  if (take_reduction(plan, error)) {
     return -1;
-  if (is_short(plan))
+  }
+  if (is_short(plan)) {
     reduce_short(plan, plan->rank == plan->call->peer);
-  else
+  } else {
     reduce_long(plan, TO_ROOT);
+  }
   return 0;
 }
 
@@ -267,13 +280,15 @@ int plan_reduce_scatter(struct plan *plan, char *error)
 {
   struct reducing reducing;
   const struct harp_call *call = plan->call;
-  if (take_reduction(plan, error))
+  if (take_reduction(plan, error)) {
     return -1;
+  }
   const struct reduction *reduction = &plan->schedule->reduction;
   if (begin(&reducing, plan)) {
-    for (int rank = 0; rank < plan->ranks; rank++)
+    for (int rank = 0; rank < plan->ranks; rank++) {
       reducing.shares[rank] = share_make(reduction, call->in[rank].data,
                                          call->in[rank].bytes / reduction->size);
+    }
     reducing.out = call->out->data;
     reduce_shares(&reducing, TO_NOBODY);
   } else {

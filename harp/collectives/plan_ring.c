@@ -30,10 +30,11 @@ static int32_t *at(const struct ring *ring, int32_t *steps, int share, size_t sl
 static void send_share(struct ring *ring, int share)
 {
   const struct share *sent = &ring->shares[share];
-  for (size_t slice = 0; slice < sent->slices; slice++)
+  for (size_t slice = 0; slice < sent->slices; slice++) {
     *at(ring, ring->sent, share, slice) =
         add_send(ring->plan->schedule, plan_rank(ring->plan, 1), share_slice_data(sent, slice),
                  share_slice_bytes(sent, slice), *at(ring, ring->ready, share, slice));
+  }
 }
 
 static void fold_share(struct ring *ring, int share)
@@ -69,10 +70,11 @@ static void store_share(struct ring *ring, int share)
 static void receive_share(struct ring *ring, int share)
 {
   const struct share *result = &ring->shares[share];
-  for (size_t slice = 0; slice < result->slices; slice++)
+  for (size_t slice = 0; slice < result->slices; slice++) {
     *at(ring, ring->ready, share, slice) = add_receive(
         ring->plan->schedule, plan_rank(ring->plan, -1), share_slice_data(result, slice),
         share_slice_bytes(result, slice), *at(ring, ring->sent, share, slice));
+  }
 }
 
 static void go_round(struct ring *ring)
@@ -102,10 +104,12 @@ void plan_ring(struct plan *plan)
   ring.ready = malloc(steps * sizeof *ring.ready);
   ring.sent = malloc(steps * sizeof *ring.sent);
   if (ring.shares && ring.ready && ring.sent) {
-    for (size_t i = 0; i < steps; i++)
+    for (size_t i = 0; i < steps; i++) {
       ring.ready[i] = ring.sent[i] = NO_STEP;
-    for (int i = 0; i < LINK_STAGED; i++)
+    }
+    for (int i = 0; i < LINK_STAGED; i++) {
       ring.folded[i] = NO_STEP;
+    }
     go_round(&ring);
   } else {
     plan->schedule->out_of_memory = true;

@@ -66,9 +66,10 @@ static void give_operands(struct sharing *sharing, size_t number)
   take_chunk(sharing, number);
   for (int place = 0; place < windows->count; place++) {
     const struct share *share = &sharing->shares[place];
-    if (place != windows->place)
+    if (place != windows->place) {
       copy(schedule, windows->own->operands[sharing->buffer] + share_offset(sharing, place),
            share->data, share_bytes(share));
+    }
   }
   sharing->given[sharing->buffer] = add_signal(schedule);
 }
@@ -76,8 +77,9 @@ static void give_operands(struct sharing *sharing, size_t number)
 static void await_others(const struct sharing *sharing, uint32_t signal)
 {
   for (int place = 0; place < sharing->windows->count; place++) {
-    if (place != sharing->windows->place)
+    if (place != sharing->windows->place) {
       add_await(sharing->plan->schedule, place, signal);
+    }
   }
 }
 
@@ -152,8 +154,9 @@ static void finish_chunk(struct sharing *sharing, size_t number)
 {
   take_chunk(sharing, number);
   const struct doubling *doubling = &sharing->doublings[sharing->buffer];
-  if (sharing->windows->hosts > 1)
+  if (sharing->windows->hosts > 1) {
     give_result(sharing, doubling_result(doubling), doubling->ready);
+  }
 }
 
 static void take_results(struct sharing *sharing, size_t number)
@@ -164,8 +167,9 @@ static void take_results(struct sharing *sharing, size_t number)
   for (int i = 0; i < windows->count; i++) {
     int place = (windows->place + i) % windows->count;
     const struct share *share = &sharing->shares[place];
-    if (i > 0)
+    if (i > 0) {
       add_await(schedule, place, sharing->folded[sharing->buffer]);
+    }
     copy(schedule, share->data, windows->peers[place].window->results[sharing->buffer],
          share_bytes(share));
   }
@@ -186,8 +190,9 @@ static bool make_memory(struct sharing *sharing)
   size_t shares = direct               ? 0
                   : windows->hosts > 1 ? WINDOW_BUFFERS * doubling_partials(windows->hosts)
                                        : 1;
-  if (!schedule_make_wide(sharing->plan->schedule, shares * sharing->wide_bytes))
+  if (!schedule_make_wide(sharing->plan->schedule, shares * sharing->wide_bytes)) {
     return false;
+  }
   sharing->wide = sharing->plan->schedule->wide;
   return true;
 }
@@ -197,17 +202,21 @@ static bool make_memory(struct sharing *sharing)
 static void reduce_chunks(struct sharing *sharing)
 {
   size_t chunks = (sharing->plan->call->out->bytes + WINDOW_CHUNK - 1) / WINDOW_CHUNK;
-  for (size_t number = 0; number < chunks && number < WINDOW_BUFFERS; number++)
+  for (size_t number = 0; number < chunks && number < WINDOW_BUFFERS; number++) {
     give_operands(sharing, number);
+  }
   for (size_t number = 0; number < chunks; number++) {
-    if (number == 0)
+    if (number == 0) {
       fold_chunk(sharing, 0);
-    if (number + 1 < chunks)
+    }
+    if (number + 1 < chunks) {
       fold_chunk(sharing, number + 1);
+    }
     finish_chunk(sharing, number);
     take_results(sharing, number);
-    if (number + WINDOW_BUFFERS < chunks)
+    if (number + WINDOW_BUFFERS < chunks) {
       give_operands(sharing, number + WINDOW_BUFFERS);
+    }
   }
 }
 
@@ -215,11 +224,13 @@ static void reduce_long(struct sharing *sharing)
 {
   for (int buffer = 0; buffer < WINDOW_BUFFERS; buffer++) {
     sharing->stored[buffer] = NO_STEP;
-    for (int i = 0; i < DOUBLING_MOST; i++)
+    for (int i = 0; i < DOUBLING_MOST; i++) {
       sharing->sent[buffer][i] = NO_STEP;
+    }
   }
-  if (make_memory(sharing))
+  if (make_memory(sharing)) {
     reduce_chunks(sharing);
+  }
   free(sharing->shares);
 }
 
@@ -232,14 +243,16 @@ static void reduce_short(struct sharing *sharing)
   const struct harp_view *view = sharing->plan->call->out;
   size_t count = view->bytes / reduction->size;
   bool plain = reduction_is_plain(reduction);
-  if (!schedule_make_wide(schedule, plain ? 0 : count * reduction->wide_size))
+  if (!schedule_make_wide(schedule, plain ? 0 : count * reduction->wide_size)) {
     return;
+  }
   void *wide = plain ? view->data : schedule->wide;
   copy(schedule, windows->own->operands[0], view->data, view->bytes);
   await_others(sharing, add_signal(schedule));
-  for (int place = 0; place < windows->count; place++)
+  for (int place = 0; place < windows->count; place++) {
     add_compute(schedule, place == 0 ? STEP_LOAD : STEP_FOLD, wide,
                 windows->peers[place].window->operands[0], count, NO_STEP, NO_STEP);
+  }
   add_compute(schedule, STEP_STORE, view->data, wide, count, NO_STEP, NO_STEP);
   add_signal(schedule); /* the operands may be replaced */
 }
@@ -248,11 +261,13 @@ void plan_windows(struct plan *plan)
 {
   struct sharing sharing = {.plan = plan, .windows = plan->windows};
   plan->schedule->windows = plan->windows;
-  if (plan->call->out->bytes == 0)
+  if (plan->call->out->bytes == 0) {
     return;
+  }
   await_others(&sharing, 0); /* of the operation before: they have read our operands */
-  if (plan->windows->hosts == 1 && plan->call->out->bytes <= LINK_SHORT)
+  if (plan->windows->hosts == 1 && plan->call->out->bytes <= LINK_SHORT) {
     reduce_short(&sharing);
-  else
+  } else {
     reduce_long(&sharing);
+  }
 }

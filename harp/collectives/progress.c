@@ -32,25 +32,28 @@ static void take_posted(struct harp_group *group)
   struct op_list posted;
   op_list_init(&posted);
   pthread_mutex_lock(&group->lock);
-  while (group->posted.first)
+  while (group->posted.first) {
     op_list_add(&posted, op_list_remove(&group->posted, &group->posted.first));
+  }
   atomic_store(&group->has_posted, false);
   pthread_mutex_unlock(&group->lock);
   while (posted.first) {
     struct harp_op *op = op_list_remove(&posted, &posted.first);
-    if (group->failed)
+    if (group->failed) {
       end_op(group, op, OP_FAILED);
-    else if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE)
+    } else if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE) {
       p2p_add(group, op);
-    else
+    } else {
       op_list_add(&group->collectives, op);
+    }
   }
 }
 
 void group_fail(struct harp_group *group, const char *format, ...)
 {
-  if (group->failed)
+  if (group->failed) {
     return;
+  }
   char reason[HARP_ERROR];
   va_list arguments;
   va_start(arguments, format);
@@ -67,8 +70,9 @@ void group_fail(struct harp_group *group, const char *format, ...)
    * links may wait for acknowledgements, and so is left to the group's thread. */
   links_leave_memory(&group->links);
   p2p_drain(&group->p2p, group->ranks, &group->collectives);
-  while (group->collectives.first)
+  while (group->collectives.first) {
     end_op(group, op_list_remove(&group->collectives, &group->collectives.first), OP_FAILED);
+  }
 }
 
 void group_link_failed(struct harp_group *group, const struct harp_op *op, int peer, bool sends,
@@ -77,8 +81,9 @@ void group_link_failed(struct harp_group *group, const struct harp_op *op, int p
   char why[400];
   net_take_warning(why, sizeof why);
   windows_leave(&group->windows, peer);
-  if (!op)
+  if (!op) {
     op = group->collectives.first;
+  }
   group_fail(group,
              "%s of rank %d: the link %s rank %d on %s failed (%s)%s%s. That rank has ended or has "
              "lost its network, or another rank's failure ended it: look at its log, and restart "
@@ -102,8 +107,9 @@ static const struct harp_view *view_of(const struct harp_op *op, const struct st
   const uint8_t *data = step->data;
   for (int i = 0; i < op->view_count; i++) {
     const uint8_t *view = op->views[i].data;
-    if (data >= view && data + step->bytes <= view + op->views[i].bytes)
+    if (data >= view && data + step->bytes <= view + op->views[i].bytes) {
       return &op->views[i];
+    }
   }
   return NULL;
 }
@@ -113,12 +119,14 @@ static int post_step(struct harp_group *group, const struct harp_op *op, struct 
 {
   const struct step *step = &op->schedule.steps[number];
   int call = link_open(&group->links, link, result);
-  if (call <= 0)
+  if (call <= 0) {
     return call;
+  }
   if (!step->staged && step->bytes > LINK_SHORT) {
     const struct harp_view *view = view_of(op, step);
-    if (view && link_register(link, view->data, view->bytes, result) < 0)
+    if (view && link_register(link, view->data, view->bytes, result) < 0) {
       return -1;
+    }
   }
   return link_post(link, step->data, step->bytes, step->staged, NULL, number, result);
 }
@@ -126,8 +134,9 @@ static int post_step(struct harp_group *group, const struct harp_op *op, struct 
 static bool sizes_agree(struct harp_group *group, const struct harp_op *op, const struct link *link,
                         const struct step *step, size_t size)
 {
-  if (link->sends || size == step->bytes)
+  if (link->sends || size == step->bytes) {
     return true;
+  }
   group_fail(group,
              "%s of rank %d expects %zu bytes of rank %d on %s and got %zu: the ranks call "
              "different operations, or with tensors of different sizes",
@@ -147,23 +156,27 @@ static unsigned queue_round(struct harp_group *group, struct harp_op *op, struct
   int result = 0, call = 0;
   while (link->comm && (call = link_take(link, &message, &size, &result)) > 0) {
     events++;
-    if (message.step == LINK_HELLO)
+    if (message.step == LINK_HELLO) {
       continue;
+    }
     struct step *step = &schedule->steps[message.step];
-    if (!sizes_agree(group, op, link, step, size))
+    if (!sizes_agree(group, op, link, step, size)) {
       return events;
+    }
     step_done(schedule, step);
   }
   while (call >= 0 && queue->head != NO_STEP) {
     const struct step *step = &schedule->steps[queue->head];
     if (!step_may_start(schedule, step) ||
-        (call = post_step(group, op, link, queue->head, &result)) <= 0)
+        (call = post_step(group, op, link, queue->head, &result)) <= 0) {
       break;
+    }
     queue->head = step->next;
     events++;
   }
-  if (call < 0)
+  if (call < 0) {
     group_link_failed(group, op, link->peer, link->sends, result);
+  }
   return events;
 }
 
@@ -171,8 +184,9 @@ static unsigned queue_round(struct harp_group *group, struct harp_op *op, struct
 static const struct step *awaited_signal(struct schedule *schedule)
 {
   const struct queue *queue = schedule_computing(schedule);
-  if (queue->head == NO_STEP || schedule->steps[queue->head].kind != STEP_AWAIT)
+  if (queue->head == NO_STEP || schedule->steps[queue->head].kind != STEP_AWAIT) {
     return NULL;
+  }
   return &schedule->steps[queue->head];
 }
 
@@ -204,8 +218,9 @@ static void finish_collective(struct harp_group *group, struct harp_op *op)
 static unsigned collective_round(struct harp_group *group)
 {
   struct harp_op *op = group->collectives.first;
-  if (!op)
+  if (!op) {
     return 0;
+  }
   struct schedule *schedule = &op->schedule;
   unsigned events = compute_round(schedule);
   for (int i = 0; i < 2 * group->ranks && schedule->left > 0; i++) {
@@ -213,11 +228,13 @@ static unsigned collective_round(struct harp_group *group)
     bool sends = i % 2 == 0;
     struct queue *queue = sends ? schedule_sends(schedule, peer)
                                 : schedule_receives(schedule, peer);
-    if (queue->tail == NO_STEP)
+    if (queue->tail == NO_STEP) {
       continue;
+    }
     events += queue_round(group, op, links_get(&group->links, LINK_COLLECTIVE, sends, peer), queue);
-    if (group->failed)
+    if (group->failed) {
       return events;
+    }
     events += compute_round(schedule);
   }
   if (schedule->left == 0) {
@@ -238,8 +255,9 @@ static int signalling_peer(struct harp_group *group, struct harp_op *op)
 {
   const struct step *signal = awaited_signal(&op->schedule);
   for (int i = 0; signal && i < group->windows.count; i++) {
-    if (group->windows.peers[i].window == signal->from)
+    if (group->windows.peers[i].window == signal->from) {
       return group->windows.peers[i].rank;
+    }
   }
   return -1;
 }
@@ -248,10 +266,12 @@ static int signalling_peer(struct harp_group *group, struct harp_op *op)
  * not waited for yet. */
 static bool waits_for(struct harp_group *group, struct harp_op *op, int peer, bool sends)
 {
-  if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE)
+  if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE) {
     return op->peer == peer && sends == (op->kind == HARP_SEND);
-  if (!sends && signalling_peer(group, op) == peer)
+  }
+  if (!sends && signalling_peer(group, op) == peer) {
     return true;
+  }
   const struct schedule *schedule = &op->schedule;
   const struct queue *queue = sends ? schedule_sends(&op->schedule, peer)
                                     : schedule_receives(&op->schedule, peer);
@@ -282,16 +302,20 @@ static int say_awaited(struct harp_group *group, struct harp_op *op, char *text,
   for (int peer = 0; peer < group->ranks; peer++) {
     int task = (waits_for(group, op, peer, false) ? 1 : 0) +
                (waits_for(group, op, peer, true) ? 2 : 0);
-    if (task && first < 0)
+    if (task && first < 0) {
       first = peer;
-    if (task && count++ < AWAITED_NAMED)
+    }
+    if (task && count++ < AWAITED_NAMED) {
       append(text, size, "%srank %d on %s to %s", count > 1 ? ", " : "", peer,
              group_name(group, peer), tasks[task]);
+    }
   }
-  if (count > AWAITED_NAMED)
+  if (count > AWAITED_NAMED) {
     append(text, size, ", and %d more", count - AWAITED_NAMED);
-  if (count == 0)
+  }
+  if (count == 0) {
     append(text, size, "any rank");
+  }
   return first;
 }
 
@@ -299,8 +323,9 @@ static void fail_late(struct harp_group *group, struct harp_op *op)
 {
   char whom[AWAITED_NAMED * (HARP_NAME + 40)];
   int first = say_awaited(group, op, whom, sizeof whom);
-  if (first >= 0)
+  if (first >= 0) {
     windows_leave(&group->windows, first);
+  }
   group_fail(
       group,
       "%s of rank %d (%zu bytes) has not ended within %lld ms: it waits for %s. Look whether each "
@@ -317,16 +342,18 @@ struct lateness {
 static void find_late(struct harp_op *op, void *user)
 {
   struct lateness *lateness = user;
-  if (op->deadline_ns < lateness->now)
+  if (op->deadline_ns < lateness->now) {
     lateness->late = op;
+  }
 }
 
 static void check_windows(struct harp_group *group)
 {
   int rank;
   enum window_loss loss = windows_lost(&group->windows, &rank);
-  if (loss == WINDOW_KEPT)
+  if (loss == WINDOW_KEPT) {
     return;
+  }
   windows_leave(&group->windows, rank);
   group_fail(group, "%s of rank %d: rank %d on %s has %s: look at its log, and restart the job",
              op_name(group->collectives.first), group->rank, rank, group_name(group, rank),
@@ -336,16 +363,19 @@ static void check_windows(struct harp_group *group)
 static void check_deadlines(struct harp_group *group)
 {
   struct lateness lateness = {.now = clock_ns()};
-  if (lateness.now - group->deadlines_ns < DEADLINES_EVERY_NS)
+  if (lateness.now - group->deadlines_ns < DEADLINES_EVERY_NS) {
     return;
+  }
   group->deadlines_ns = lateness.now;
-  if (group->collectives.first)
+  if (group->collectives.first) {
     find_late(group->collectives.first, &lateness);
+  }
   p2p_each(&group->p2p, group->ranks, find_late, &lateness);
-  if (lateness.late)
+  if (lateness.late) {
     fail_late(group, lateness.late);
-  else if (group->collectives.first)
+  } else if (group->collectives.first) {
     check_windows(group);
+  }
 }
 
 static void take_abort(struct harp_group *group)
@@ -360,15 +390,20 @@ static void take_abort(struct harp_group *group)
 unsigned group_round(struct harp_group *group)
 {
   unsigned events = 0;
-  if (atomic_load(&group->has_posted))
+  if (atomic_load(&group->has_posted)) {
     take_posted(group);
-  if (atomic_load(&group->aborts))
+  }
+  if (atomic_load(&group->aborts)) {
     take_abort(group);
-  if (!group->failed)
+  }
+  if (!group->failed) {
     events += collective_round(group);
-  if (!group->failed)
+  }
+  if (!group->failed) {
     events += p2p_round(group);
-  if (!events && !group->failed)
+  }
+  if (!events && !group->failed) {
     check_deadlines(group);
+  }
   return events;
 }

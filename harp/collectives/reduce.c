@@ -19,8 +19,9 @@ bool reduction_init(struct reduction *reduction, int dtype, int op, int ranks)
 {
   const struct folds *folds = folds_choose(0);
   if (dtype < 0 || dtype >= HARP_DTYPES || op < 0 || op >= HARP_REDUCTIONS ||
-      !folds->fold[dtype][op])
+      !folds->fold[dtype][op]) {
     return false;
+  }
   bool is_short = dtype == HARP_FLOAT16 || dtype == HARP_BFLOAT16;
   *reduction = (struct reduction){
       .dtype = (enum harp_dtype)dtype,
@@ -35,10 +36,11 @@ bool reduction_init(struct reduction *reduction, int dtype, int op, int ranks)
 
 void reduction_load(const struct reduction *reduction, void *wide, const void *from, size_t count)
 {
-  if (!reduction_is_plain(reduction))
+  if (!reduction_is_plain(reduction)) {
     reduction->folds->widen(reduction->dtype, wide, from, count);
-  else if (wide != from)
+  } else if (wide != from) {
     memcpy(wide, from, count * reduction->size);
+  }
 }
 
 void reduction_fold(const struct reduction *reduction, void *wide, const void *from, size_t count)
@@ -89,8 +91,10 @@ void reduction_store(const struct reduction *reduction, void *to, const void *wi
     reduction->folds->narrow(reduction->dtype, to, wide, count, (float)reduction->divisor);
     return;
   }
-  if (to != wide)
+  if (to != wide) {
     memcpy(to, wide, count * reduction->size);
-  if (reduction->divisor > 1)
+  }
+  if (reduction->divisor > 1) {
     divide(reduction->dtype, to, count, reduction->divisor);
+  }
 }

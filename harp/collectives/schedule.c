@@ -12,8 +12,9 @@ bool schedule_init(struct schedule *schedule, int ranks)
   size_t queues = 2 * (size_t)ranks + 1;
   *schedule = (struct schedule){.ranks = ranks};
   schedule->queues = malloc(queues * sizeof(struct queue));
-  for (size_t i = 0; schedule->queues && i < queues; i++)
+  for (size_t i = 0; schedule->queues && i < queues; i++) {
     schedule->queues[i] = (struct queue){NO_STEP, NO_STEP};
+  }
   return schedule->queues != NULL;
 }
 
@@ -49,15 +50,17 @@ static struct step *new_step(struct schedule *schedule)
 static int32_t add(struct schedule *schedule, struct queue *queue, struct step step)
 {
   struct step *made = new_step(schedule);
-  if (!made)
+  if (!made) {
     return NO_STEP;
+  }
   step.next = NO_STEP;
   *made = step;
   int32_t number = schedule->count++;
-  if (queue->head == NO_STEP)
+  if (queue->head == NO_STEP) {
     queue->head = number;
-  else
+  } else {
     schedule->steps[queue->tail].next = number;
+  }
   queue->tail = number;
   schedule->left++;
   return number;
@@ -119,21 +122,24 @@ void add_await(struct schedule *schedule, int place, uint32_t signal)
 
 void start_after(struct schedule *schedule, int32_t message, int32_t step)
 {
-  if (message != NO_STEP)
+  if (message != NO_STEP) {
     schedule->steps[message].after[1] = step;
+  }
 }
 
 void mark_staged(struct schedule *schedule, int32_t step)
 {
-  if (step != NO_STEP)
+  if (step != NO_STEP) {
     schedule->steps[step].staged = true;
+  }
 }
 
 bool step_may_start(const struct schedule *schedule, const struct step *step)
 {
   for (int i = 0; i < 2; i++) {
-    if (step->after[i] != NO_STEP && !schedule->steps[step->after[i]].done)
+    if (step->after[i] != NO_STEP && !schedule->steps[step->after[i]].done) {
       return false;
+    }
   }
   return step->kind != STEP_AWAIT ||
          windows_has_signaled(schedule->windows, step->from, (uint32_t)step->count);
@@ -144,8 +150,9 @@ void step_compute(const struct schedule *schedule, const struct step *step)
   const struct reduction *reduction = &schedule->reduction;
   switch (step->kind) {
   case STEP_COPY:
-    if (step->data != step->from)
+    if (step->data != step->from) {
       memmove(step->data, step->from, step->bytes);
+    }
     break;
   case STEP_LOAD: reduction_load(reduction, step->data, step->from, step->count); break;
   case STEP_FOLD: reduction_fold(reduction, step->data, step->from, step->count); break;

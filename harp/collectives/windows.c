@@ -29,8 +29,9 @@ enum { SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE }
 static uint64_t hash(uint64_t sum, const void *data, size_t bytes)
 {
   const uint8_t *at = data;
-  for (size_t i = 0; i < bytes; i++)
+  for (size_t i = 0; i < bytes; i++) {
     sum = (sum ^ at[i]) * 0x100000001b3;
+  }
   return sum;
 }
 
@@ -39,16 +40,18 @@ static uint64_t hash_file(uint64_t sum, const char *path)
   char text[64];
   int file = open(path, O_RDONLY | O_CLOEXEC);
   ssize_t bytes = file < 0 ? 0 : read(file, text, sizeof text);
-  if (file >= 0)
+  if (file >= 0) {
     close(file);
+  }
   return hash(sum, text, bytes > 0 ? (size_t)bytes : 0);
 }
 
 static uint64_t hash_namespace(uint64_t sum, const char *path)
 {
   struct stat status;
-  if (stat(path, &status))
+  if (stat(path, &status)) {
     return sum;
+  }
   return hash(sum, &status.st_ino, sizeof status.st_ino);
 }
 
@@ -71,15 +74,18 @@ static bool wanted(void)
 
 static bool fill_window(struct windows *windows, int file)
 {
-  if (fchmod(file, 0400) || ftruncate(file, sizeof(struct window)))
+  if (fchmod(file, 0400) || ftruncate(file, sizeof(struct window))) {
     return false;
+  }
   void *memory = mmap(NULL, sizeof(struct window), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (memory == MAP_FAILED)
+  if (memory == MAP_FAILED) {
     return false;
+  }
   windows->own = memory;
   if (fcntl(file, F_ADD_SEALS, SEALS) ||
-      getrandom(windows->own->token, WINDOW_TOKEN, 0) != WINDOW_TOKEN)
+      getrandom(windows->own->token, WINDOW_TOKEN, 0) != WINDOW_TOKEN) {
     return false;
+  }
   memcpy(windows->offer.token, windows->own->token, WINDOW_TOKEN);
   return true;
 }
@@ -87,14 +93,16 @@ static bool fill_window(struct windows *windows, int file)
 void windows_init(struct windows *windows)
 {
   *windows = (struct windows){.offer = {.pid = (int32_t)getpid(), .file = -1}};
-  if (!wanted())
+  if (!wanted()) {
     return;
+  }
   windows->offer.host = host_hash();
   int file = memfd_create("harp-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (file >= 0 && fill_window(windows, file))
+  if (file >= 0 && fill_window(windows, file)) {
     windows->offer.file = file;
-  else if (file >= 0)
+  } else if (file >= 0) {
     close(file);
+  }
 }
 
 /* --- Attaching --- */
@@ -107,14 +115,17 @@ static const struct window *map_window(int file, const uint8_t *token)
   int seals = fcntl(file, F_GET_SEALS);
   struct stat status;
   if (seals < 0 || (seals & SEALS) != SEALS || fstat(file, &status) ||
-      status.st_size != sizeof(struct window))
+      status.st_size != sizeof(struct window)) {
     return NULL;
+  }
   void *memory = mmap(NULL, sizeof(struct window), PROT_READ, MAP_SHARED, file, 0);
-  if (memory == MAP_FAILED)
+  if (memory == MAP_FAILED) {
     return NULL;
+  }
   const struct window *window = memory;
-  if (memcmp(window->token, token, WINDOW_TOKEN) == 0)
+  if (memcmp(window->token, token, WINDOW_TOKEN) == 0) {
     return window;
+  }
   munmap(memory, sizeof(struct window));
   return NULL;
 }
@@ -125,12 +136,14 @@ static bool open_window(struct window_peer *peer, const struct window_offer *off
 {
   char path[64];
   peer->process = pidfd_open(offer->pid);
-  if (peer->process < 0 || offer->file < 0)
+  if (peer->process < 0 || offer->file < 0) {
     return false;
+  }
   snprintf(path, sizeof path, "/proc/%d/fd/%d", offer->pid, offer->file);
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file < 0)
+  if (file < 0) {
     return false;
+  }
   peer->window = map_window(file, offer->token);
   close(file);
   return peer->window != NULL;
@@ -158,8 +171,9 @@ static bool same_host(const struct offers *offers, int one, int other)
 static int place_of(const struct offers *offers, int rank)
 {
   int place = 0;
-  for (int before = 0; before < rank; before++)
+  for (int before = 0; before < rank; before++) {
     place += same_host(offers, before, rank);
+  }
   return place;
 }
 
@@ -167,20 +181,25 @@ static int place_of(const struct offers *offers, int rank)
 static bool find_column(struct windows *windows, const struct offers *offers, int own)
 {
   for (int first = 0; first < offers->ranks; first++) {
-    if (place_of(offers, first) > 0)
+    if (place_of(offers, first) > 0) {
       continue;
+    }
     int count = 0;
-    if (same_host(offers, first, own))
+    if (same_host(offers, first, own)) {
       windows->host = windows->hosts;
+    }
     for (int rank = first; rank < offers->ranks; rank++) {
-      if (!same_host(offers, first, rank))
+      if (!same_host(offers, first, rank)) {
         continue;
-      if (count++ == windows->place)
+      }
+      if (count++ == windows->place) {
         windows->column[windows->hosts] = rank;
+      }
     }
     windows->hosts++;
-    if (count != windows->count)
+    if (count != windows->count) {
       return false;
+    }
   }
   return true;
 }
@@ -188,13 +207,15 @@ static bool find_column(struct windows *windows, const struct offers *offers, in
 static bool open_windows(struct windows *windows, const struct offers *offers, int own)
 {
   for (int rank = 0; rank < offers->ranks; rank++) {
-    if (!same_host(offers, own, rank))
+    if (!same_host(offers, own, rank)) {
       continue;
+    }
     struct window_offer offer = offer_of(offers, rank);
     struct window_peer *peer = &windows->peers[windows->count++];
     *peer = (struct window_peer){.rank = rank, .process = -1, .window = windows->own};
-    if (rank != own && !open_window(peer, &offer))
+    if (rank != own && !open_window(peer, &offer)) {
       return false;
+    }
   }
   return windows->count > 1;
 }
@@ -202,8 +223,9 @@ static bool open_windows(struct windows *windows, const struct offers *offers, i
 void windows_attach(struct windows *windows, int rank, int ranks, const void *offers, size_t stride)
 {
   struct offers all = {offers, stride, ranks};
-  if (windows->offer.file < 0)
+  if (windows->offer.file < 0) {
     return;
+  }
   windows->peers = calloc((size_t)ranks, sizeof *windows->peers);
   windows->column = calloc((size_t)ranks, sizeof *windows->column);
   windows->place = place_of(&all, rank);
@@ -213,8 +235,9 @@ void windows_attach(struct windows *windows, int rank, int ranks, const void *of
 
 void windows_close_offer(struct windows *windows)
 {
-  if (windows->offer.file >= 0)
+  if (windows->offer.file >= 0) {
     close(windows->offer.file);
+  }
   windows->offer.file = -1;
 }
 
@@ -222,13 +245,16 @@ void windows_free(struct windows *windows)
 {
   for (int i = 0; windows->peers && i < windows->count; i++) {
     const struct window_peer *peer = &windows->peers[i];
-    if (peer->window && peer->window != windows->own)
+    if (peer->window && peer->window != windows->own) {
       munmap((void *)(uintptr_t)peer->window, sizeof(struct window));
-    if (peer->process >= 0)
+    }
+    if (peer->process >= 0) {
       close(peer->process);
+    }
   }
-  if (windows->own)
+  if (windows->own) {
     munmap(windows->own, sizeof(struct window));
+  }
   windows_close_offer(windows);
   free(windows->peers);
   free(windows->column);
@@ -262,8 +288,9 @@ void windows_signal(struct windows *windows)
 
 void windows_leave(struct windows *windows, int cause)
 {
-  if (windows->own && !atomic_load(&windows->own->left))
+  if (windows->own && !atomic_load(&windows->own->left)) {
     atomic_store(&windows->own->left, 1 + (uint32_t)cause);
+  }
 }
 
 bool windows_has_signaled(const struct windows *windows, const struct window *window,
@@ -275,20 +302,23 @@ bool windows_has_signaled(const struct windows *windows, const struct window *wi
 
 void windows_finish(struct windows *windows)
 {
-  if (windows->own)
+  if (windows->own) {
     windows->base = atomic_load(&windows->own->signals);
+  }
   windows->awaited = NULL;
 }
 
 bool windows_sleep(struct windows *windows, long ns)
 {
   const struct window *window = windows->awaited;
-  if (!window)
+  if (!window) {
     return false;
+  }
   atomic_store(&windows->own->sleeps, 1);
   uint32_t signals = atomic_load(&window->signals);
-  if ((int32_t)(signals - windows->base - windows->awaited_signals) < 0)
+  if ((int32_t)(signals - windows->base - windows->awaited_signals) < 0) {
     futex(&window->signals, FUTEX_WAIT, signals, &(struct timespec){.tv_nsec = ns});
+  }
   atomic_store(&windows->own->sleeps, 0);
   return true;
 }
@@ -306,11 +336,13 @@ enum window_loss windows_lost(const struct windows *windows, int *rank)
     const struct window_peer *peer = &windows->peers[i];
     bool died = has_ended(peer);
     uint32_t left = atomic_load(&peer->window->left);
-    if (!died && !left)
+    if (!died && !left) {
       continue;
+    }
     /* Looked at last: it may have given its signals and then ended. */
-    if (windows_has_signaled(windows, peer->window, windows->all_signals))
+    if (windows_has_signaled(windows, peer->window, windows->all_signals)) {
       continue;
+    }
     loss = left ? WINDOW_LEFT : WINDOW_DIED;
     *rank = left ? (int)left - 1 : peer->rank;
   }

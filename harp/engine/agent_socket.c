@@ -15,15 +15,17 @@ static bool listens(void)
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   bool answered = fd >= 0 && (connect(fd, (const struct sockaddr *)&name, sizeof(name)) == 0 ||
                               errno == EAGAIN);
-  if (fd >= 0)
+  if (fd >= 0) {
     close(fd);
+  }
   return answered;
 }
 
 const char *harp_agent_socket(void)
 {
   const char *given = getenv("HARP_AGENT");
-  if (given)
+  if (given) {
     return *given ? given : NULL;
+  }
   return listens() ? HARP_AGENT_SOCKET : NULL;
 }

@@ -42,8 +42,9 @@ static int count_exclusive(const struct candidates *files)
 {
   int count = 0;
 
-  for (int i = 0; i < files->folder.count; i++)
+  for (int i = 0; i < files->folder.count; i++) {
     count += !is_shareable(files, i);
+  }
   return count;
 }
 
@@ -52,8 +53,9 @@ static int check_number(const struct candidates *files, char *error)
 {
   int ranks = files->topology.local_size, count = files->folder.count;
 
-  if (count_exclusive(files) < count || ranks <= count)
+  if (count_exclusive(files) < count || ranks <= count) {
     return 0;
+  }
   return harp_config_fail(
       error, -EUSERS,
       "%d files for %d local ranks: %.200s has too few ztcp*.conf, so "
@@ -66,8 +68,9 @@ static int check_number(const struct candidates *files, char *error)
 static unsigned distance(const struct harp_config *config,
                          const struct harp_rank_topology *topology, const char *root)
 {
-  if (topology->gpu[0] && config->gpu[0])
+  if (topology->gpu[0] && config->gpu[0]) {
     return strcmp(config->gpu, topology->gpu) == 0 ? OWN_GPU : FOREIGN_GPU;
+  }
   return ANY_GPU + harp_nic_distance(config, topology->gpu, root);
 }
 
@@ -76,11 +79,12 @@ static bool try_lock(const struct candidates *files, int i)
   int kind = is_shareable(files, i) ? LOCK_SH : LOCK_EX, fd = files->folder.files[i].fd;
   int rc;
 
-  if (fd < 0)
+  if (fd < 0) {
     return false;
-  do
+  }
+  do {
     rc = flock(fd, kind | LOCK_NB);
-  while (rc < 0 && errno == EINTR);
+  } while (rc < 0 && errno == EINTR);
   return rc == 0;
 }
 
@@ -88,17 +92,21 @@ static unsigned next_distance(const struct candidates *files, unsigned least)
 {
   unsigned next = NOWHERE;
 
-  for (int i = 0; i < files->folder.count; i++)
-    if (files->distance[i] >= least && files->distance[i] < next)
+  for (int i = 0; i < files->folder.count; i++) {
+    if (files->distance[i] >= least && files->distance[i] < next) {
       next = files->distance[i];
+    }
+  }
   return next;
 }
 
 static bool has_device(const struct harp_claims *claims, unsigned device)
 {
-  for (unsigned i = 0; i < claims->count; i++)
-    if (claims->of[i].device == device)
+  for (unsigned i = 0; i < claims->count; i++) {
+    if (claims->of[i].device == device) {
       return true;
+    }
+  }
   return false;
 }
 
@@ -125,14 +133,16 @@ static int lock_one(const struct candidates *files, unsigned away, const struct 
   for (int step = 0; step < files->folder.count; step++) {
     int i = (first + step) % files->folder.count;
 
-    if (files->distance[i] == away && may_serve(files, i, claims, shareable))
+    if (files->distance[i] == away && may_serve(files, i, claims, shareable)) {
       same[count++] = i;
+    }
   }
   for (int step = 0; step < count; step++) {
     int i = same[((claims ? 0 : rank % count) + step) % count];
 
-    if (try_lock(files, i))
+    if (try_lock(files, i)) {
       return i;
+    }
   }
   return -1;
 }
@@ -145,8 +155,9 @@ static int lock_nearest(const struct candidates *files, const struct harp_claims
   int chosen = -1;
 
   for (away = next_distance(files, 0); chosen < 0 && away < NOWHERE;
-       away = next_distance(files, away + 1))
+       away = next_distance(files, away + 1)) {
     chosen = lock_one(files, away, claims, shareable);
+  }
   return chosen;
 }
 
@@ -184,10 +195,12 @@ static int take_home(struct harp_claim *claim, struct candidates *files, char *e
   int rc = check_number(files, error);
   int i = rc ? -1 : lock_nearest(files, NULL, false);
 
-  if (rc == 0 && i < 0)
+  if (rc == 0 && i < 0) {
     rc = all_claimed(files, error);
-  if (rc == 0)
+  }
+  if (rc == 0) {
     move(files, i, claim);
+  }
   return rc;
 }
 
@@ -199,8 +212,9 @@ static unsigned exclusive_quota(const struct candidates *files)
 {
   int ranks = files->topology.local_size, count = count_exclusive(files);
 
-  if (ranks <= 0)
+  if (ranks <= 0) {
     return 0;
+  }
   return (unsigned)(count / ranks) +
          (files->topology.local_rank >= 0 && files->topology.local_rank < count % ranks);
 }
@@ -210,8 +224,9 @@ static void take_more(struct harp_claims *claims, struct candidates *files, bool
 {
   int i;
 
-  while (most-- > 0 && (i = lock_nearest(files, claims, shareable)) >= 0)
+  while (most-- > 0 && (i = lock_nearest(files, claims, shareable)) >= 0) {
     move(files, i, &claims->of[claims->count++]);
+  }
 }
 
 static void take_others(struct harp_claims *claims, struct candidates *files)
@@ -219,8 +234,9 @@ static void take_others(struct harp_claims *claims, struct candidates *files)
   unsigned quota = exclusive_quota(files), used = !claims->of[0].shared;
 
   take_more(claims, files, true, HARP_DEVICES_MAX);
-  if (quota > used)
+  if (quota > used) {
     take_more(claims, files, false, quota - used);
+  }
 }
 
 /* --- The folder --- */
@@ -230,19 +246,23 @@ static int read_candidates(struct candidates *files, const char *root, char *err
   const char *disable = getenv("HARP_DISABLE");
   int rc;
 
-  if (disable && *disable && strcmp(disable, "0") != 0)
+  if (disable && *disable && strcmp(disable, "0") != 0) {
     return harp_config_fail(error, -ECANCELED,
                             "HARP_DISABLE=%.16s in the environment: HARP declines; unset it "
                             "to use HARP",
                             disable);
+  }
   rc = harp_conf_folder_read(&files->folder, harp_conf_folder_path(), error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = harp_devices_find(&files->devices, &files->folder, root, error);
-  if (rc)
+  }
+  if (rc) {
     return rc;
+  }
   harp_rank_topology_find(&files->topology, root);
-  for (int i = 0; i < files->folder.count; i++)
+  for (int i = 0; i < files->folder.count; i++) {
     files->distance[i] = distance(config_of(files, i), &files->topology, root);
+  }
   return 0;
 }
 
@@ -253,16 +273,20 @@ static int take(struct harp_claims *claims, struct candidates *files, const char
   if (rc == 0) {
     claims->devices = files->devices;
     claims->of = calloc(files->devices.count, sizeof(*claims->of));
-    if (!claims->of)
+    if (!claims->of) {
       rc = harp_config_fail(error, -ENOMEM, "no memory to claim a NIC");
+    }
   }
-  if (rc == 0)
+  if (rc == 0) {
     rc = take_home(&claims->of[0], files, error);
-  if (rc)
+  }
+  if (rc) {
     return rc;
+  }
   claims->count = 1;
-  if (!files->devices.one)
+  if (!files->devices.one) {
     take_others(claims, files);
+  }
   return 0;
 }
 
@@ -272,11 +296,13 @@ int harp_claims_take_below(struct harp_claims *claims, const char *root, char *e
   int rc;
 
   memset(claims, 0, sizeof(*claims));
-  if (!files)
+  if (!files) {
     return harp_config_fail(error, -ENOMEM, "no memory to read the configuration");
+  }
   rc = take(claims, files, root, error);
-  if (rc)
+  if (rc) {
     harp_claims_release(claims);
+  }
   harp_conf_folder_close(&files->folder);
   free(files);
   return rc;
@@ -293,11 +319,13 @@ int harp_claim(struct harp_claim *claim, char *error)
   int rc;
 
   claim->fd = -1;
-  if (!files)
+  if (!files) {
     return harp_config_fail(error, -ENOMEM, "no memory to read the configuration");
+  }
   rc = read_candidates(files, "", error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = take_home(claim, files, error);
+  }
   harp_conf_folder_close(&files->folder);
   free(files);
   return rc;
@@ -305,8 +333,9 @@ int harp_claim(struct harp_claim *claim, char *error)
 
 void harp_claim_release(struct harp_claim *claim)
 {
-  if (claim->fd < 0)
+  if (claim->fd < 0) {
     return;
+  }
   /* A child that was just forked may still have a copy of the descriptor. Unlocking ends the claim
    * for all copies. */
   flock(claim->fd, LOCK_UN);
@@ -315,8 +344,9 @@ void harp_claim_release(struct harp_claim *claim)
 
 void harp_claims_release(struct harp_claims *claims)
 {
-  for (unsigned i = 0; i < claims->count; i++)
+  for (unsigned i = 0; i < claims->count; i++) {
     harp_claim_release(&claims->of[i]);
+  }
   free(claims->of);
   claims->of = NULL;
   claims->count = 0;
@@ -324,7 +354,8 @@ void harp_claims_release(struct harp_claims *claims)
 
 void harp_claim_forget(struct harp_claim *claim)
 {
-  if (claim->fd >= 0)
+  if (claim->fd >= 0) {
     close(claim->fd);
+  }
   claim->fd = -1;
 }

@@ -28,11 +28,12 @@ static int open_file(struct harp_conf_file *file, const char *folder, const char
 {
   char path[sizeof(file->config.path)];
 
-  if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
+  if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path)) {
     return harp_config_fail(error, -ENAMETOOLONG,
                             "%.200s: the folder's name is too long; shorten "
                             "HARP_CONF_DIR",
                             folder);
+  }
   file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (file->fd < 0) {
     int code = errno;
@@ -45,9 +46,11 @@ static int open_file(struct harp_conf_file *file, const char *folder, const char
 
 void harp_conf_folder_close(struct harp_conf_folder *folder)
 {
-  for (int i = 0; i < folder->count; i++)
-    if (folder->files[i].fd >= 0)
+  for (int i = 0; i < folder->count; i++) {
+    if (folder->files[i].fd >= 0) {
       close(folder->files[i].fd);
+    }
+  }
   free(folder->files);
   folder->files = NULL;
   folder->count = 0;
@@ -60,16 +63,18 @@ static int open_files(struct harp_conf_folder *folder, struct dirent **entries, 
 
   folder->count = 0;
   folder->files = calloc((size_t)count, sizeof(*folder->files));
-  if (!folder->files)
+  if (!folder->files) {
     return harp_config_fail(error, -ENOMEM, "%.200s: no memory to read %d files", folder->path,
                             count);
+  }
   while (rc == 0 && folder->count < count) {
     rc = open_file(&folder->files[folder->count], folder->path, entries[folder->count]->d_name,
                    error);
     folder->count++;
   }
-  if (rc)
+  if (rc) {
     harp_conf_folder_close(folder);
+  }
   return rc;
 }
 
@@ -87,19 +92,21 @@ int harp_conf_folder_read(struct harp_conf_folder *folder, const char *path, cha
                             "folder in HARP_CONF_DIR",
                             path, strerror(rc));
   }
-  if (count == 0)
+  if (count == 0) {
     rc = harp_config_fail(error, -ENOENT,
                           "no configuration: folder %.200s holds no ztcp*.conf; run "
                           "'harp setup', or name the folder in HARP_CONF_DIR",
                           path);
-  else if (count > HARP_CONF_FILES_MAX)
+  } else if (count > HARP_CONF_FILES_MAX) {
     rc = harp_config_fail(error, -EINVAL,
                           "%.200s holds %d ztcp*.conf and HARP reads at most %d; remove some", path,
                           count, HARP_CONF_FILES_MAX);
-  else
+  } else {
     rc = open_files(folder, entries, count, error);
-  for (int i = 0; i < count; i++)
+  }
+  for (int i = 0; i < count; i++) {
     free(entries[i]);
+  }
   free(entries);
   return rc;
 }

@@ -50,8 +50,9 @@ static struct span trim(struct span s)
     s.start++;
     s.length--;
   }
-  while (s.length > 0 && is_blank(s.start[s.length - 1]))
+  while (s.length > 0 && is_blank(s.start[s.length - 1])) {
     s.length--;
+  }
   return s;
 }
 
@@ -60,8 +61,9 @@ static struct span cut(struct span s, char at)
 {
   const char *found = s.length ? memchr(s.start, at, s.length) : NULL;
 
-  if (found)
+  if (found) {
     s.length = (size_t)(found - s.start);
+  }
   return s;
 }
 
@@ -90,10 +92,12 @@ int harp_config_fail(char *error, int code, const char *format, ...)
 
 static int find_key(struct span name)
 {
-  for (int i = 0; i < HARP_CONFIG_KEYS; i++)
+  for (int i = 0; i < HARP_CONFIG_KEYS; i++) {
     if (strlen(harp_config_key_info[i].name) == name.length &&
-        memcmp(harp_config_key_info[i].name, name.start, name.length) == 0)
+        memcmp(harp_config_key_info[i].name, name.start, name.length) == 0) {
       return i;
+    }
+  }
   return -1;
 }
 
@@ -103,9 +107,10 @@ static int unknown_key(const char *where, struct span name, char *error)
   char quoted[QUOTED_MAX + 4], list[HARP_CONFIG_ERROR_SIZE / 2] = "";
   size_t used = 0;
 
-  for (int i = 0; i < HARP_CONFIG_KEYS && used < sizeof(list); i++)
+  for (int i = 0; i < HARP_CONFIG_KEYS && used < sizeof(list); i++) {
     used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
                              harp_config_key_info[i].name);
+  }
   return harp_config_fail(error, -EINVAL, "%sunknown key '%s'; the keys are %s", where,
                           quote(name, quoted), list);
 }
@@ -115,13 +120,15 @@ static int bad_value(const char *where, int key, struct span value, char *error)
   const struct harp_config_key_info *info = &harp_config_key_info[key];
   char quoted[QUOTED_MAX + 4], range[64] = "";
 
-  if (info->max != 0)
+  if (info->max != 0) {
     snprintf(range, sizeof(range), " from %llu to %llu", (unsigned long long)info->min,
              (unsigned long long)info->max);
-  if (value.length == 0)
+  }
+  if (value.length == 0) {
     return harp_config_fail(error, -EINVAL,
                             "%s%s has no value; expected %s%s, or leave the line out", where,
                             info->name, info->allowed, range);
+  }
   return harp_config_fail(error, -EINVAL, "%s%s = '%s' is not allowed; expected %s%s", where,
                           info->name, quote(value, quoted), info->allowed, range);
 }
@@ -131,17 +138,20 @@ static int set_value(struct harp_config *config, int key, struct span value, con
 {
   char text[1024];
 
-  if (value.length == 0 || value.length >= sizeof(text))
+  if (value.length == 0 || value.length >= sizeof(text)) {
     return bad_value(where, key, value, error);
+  }
   for (size_t i = 0; i < value.length; i++) {
     unsigned char c = (unsigned char)value.start[i];
-    if ((c < 0x20 && c != '\t') || c == 0x7f)
+    if ((c < 0x20 && c != '\t') || c == 0x7f) {
       return bad_value(where, key, value, error);
+    }
   }
   memcpy(text, value.start, value.length);
   text[value.length] = '\0';
-  if (!keys[key].kind->read(&harp_config_key_info[key], text, (char *)config + keys[key].offset))
+  if (!keys[key].kind->read(&harp_config_key_info[key], text, (char *)config + keys[key].offset)) {
     return bad_value(where, key, value, error);
+  }
   return 0;
 }
 
@@ -152,8 +162,10 @@ static int set_defaults(struct harp_config *config, const char *name, char *erro
   for (int key = 0; key < HARP_CONFIG_KEYS; key++) {
     const char *preset = keys[key].preset;
 
-    if (preset && set_value(config, key, (struct span){preset, strlen(preset)}, "default: ", error))
+    if (preset &&
+        set_value(config, key, (struct span){preset, strlen(preset)}, "default: ", error)) {
       return -EINVAL;
+    }
   }
   return 0;
 }
@@ -166,24 +178,29 @@ static int parse_line(struct harp_config *config, struct span line, unsigned num
   int key;
 
   line = trim(cut(line, '#'));
-  if (line.length == 0)
+  if (line.length == 0) {
     return 0;
-  if (config->path[0])
+  }
+  if (config->path[0]) {
     snprintf(where, sizeof(where), "%.200s:%u: ", config->path, number);
+  }
   name = cut(line, '=');
-  if (name.length == line.length)
+  if (name.length == line.length) {
     return harp_config_fail(error, -EINVAL,
                             "%s'%s' is not of the form key = value; # starts a comment", where,
                             quote(line, quoted));
+  }
   value = trim((struct span){name.start + name.length + 1, line.length - name.length - 1});
   name = trim(name);
   key = find_key(name);
-  if (key < 0)
+  if (key < 0) {
     return unknown_key(where, name, error);
-  if (seen[key])
+  }
+  if (seen[key]) {
     return harp_config_fail(error, -EINVAL,
                             "%s%s is given twice, first in line %u; keep one of the lines", where,
                             harp_config_key_info[key].name, seen[key]);
+  }
   seen[key] = number;
   config->source[key] = HARP_FROM_FILE;
   return set_value(config, key, value, where, error);
@@ -198,8 +215,9 @@ static int parse_text(struct harp_config *config, struct span text, char *error)
     size_t taken = line.length < text.length ? line.length + 1 : line.length;
     int rc = parse_line(config, line, number, seen, error);
 
-    if (rc)
+    if (rc) {
       return rc;
+    }
     text.start += taken;
     text.length -= taken;
   }
@@ -211,9 +229,11 @@ static void environment_name(int key, char out[32])
   size_t i;
 
   snprintf(out, 32, "HARP_%s", harp_config_key_info[key].name);
-  for (i = 5; out[i]; i++)
-    if (out[i] >= 'a' && out[i] <= 'z')
+  for (i = 5; out[i]; i++) {
+    if (out[i] >= 'a' && out[i] <= 'z') {
       out[i] = (char)(out[i] - 'a' + 'A');
+    }
+  }
 }
 
 static int apply_environment(struct harp_config *config, char *error)
@@ -225,12 +245,14 @@ static int apply_environment(struct harp_config *config, char *error)
 
     environment_name(key, name);
     value = harp_config_key_info[key].file_only ? NULL : getenv(name);
-    if (!value)
+    if (!value) {
       continue;
+    }
     snprintf(where, sizeof(where), "environment, %s: ", name);
     rc = set_value(config, key, trim((struct span){value, strlen(value)}), where, error);
-    if (rc)
+    if (rc) {
       return rc;
+    }
     config->source[key] = HARP_FROM_ENVIRONMENT;
   }
   return 0;
@@ -244,8 +266,9 @@ static bool given(const struct harp_config *config, enum harp_config_key key)
 /* An address of HARP's own uses all dynamic ports (RFC 6335, 6) by default. */
 static void default_ports(struct harp_config *config)
 {
-  if (!given(config, HARP_KEY_tcp_ports) && !config->address.kernel)
+  if (!given(config, HARP_KEY_tcp_ports) && !config->address.kernel) {
     config->tcp_ports = (struct harp_config_ports){49152, 65535};
+  }
 }
 
 /* A gateway must be inside the address's network, except for a /32 address. */
@@ -255,8 +278,9 @@ static int check_gateway(const struct harp_config *config, const char *where, ch
   uint8_t prefix = config->address.prefix;
 
   if (config->gateway == 0 || config->address.kernel || prefix == 32 ||
-      ((config->gateway ^ config->address.address) & harp_netmask(prefix)) == 0)
+      ((config->gateway ^ config->address.address) & harp_netmask(prefix)) == 0) {
     return 0;
+  }
   return harp_config_fail(
       error, -EINVAL,
       "%sgateway = %s is outside the address's network (/%u), where no host could reach it; "
@@ -271,19 +295,22 @@ static int check_together(struct harp_config *config, char *error)
   char interface[IF_NAMESIZE];
   bool kernels;
 
-  if (config->path[0])
+  if (config->path[0]) {
     snprintf(where, sizeof(where), "%.200s: ", config->path);
-  if (!given(config, HARP_KEY_device))
+  }
+  if (!given(config, HARP_KEY_device)) {
     return harp_config_fail(error, -EINVAL, "%sdevice is missing; add a line device = %s", where,
                             harp_config_key_info[HARP_KEY_device].allowed);
+  }
   kernels = harp_config_interface(config->device, interface);
   if (!given(config, HARP_KEY_address)) {
-    if (!kernels)
+    if (!kernels) {
       return harp_config_fail(
           error, -EINVAL,
           "%saddress is missing: only packet and xdp devices can share the kernel's; "
           "add a line address = 10.0.3.7/24",
           where);
+    }
     config->address.kernel = true;
   } else if (config->address.kernel && !kernels) {
     return harp_config_fail(
@@ -292,13 +319,15 @@ static int check_together(struct harp_config *config, char *error)
         "give HARP an address of its own",
         where, config->device);
   }
-  if (config->instances == 0)
+  if (config->instances == 0) {
     config->instances = config->cores.count;
-  if (config->cores.count != 0 && config->cores.count != config->instances)
+  }
+  if (config->cores.count != 0 && config->cores.count != config->instances) {
     return harp_config_fail(error, -EINVAL,
                             "%scores lists %u CPUs for instances = %u; give one for each instance, "
                             "or leave cores out",
                             where, config->cores.count, config->instances);
+  }
   default_ports(config);
   return check_gateway(config, where, error);
 }
@@ -310,10 +339,12 @@ static int build(struct harp_config *config, struct span text, const char *name,
 
   error[0] = '\0';
   rc = set_defaults(config, name, error);
-  if (rc == 0)
+  if (rc == 0) {
     rc = parse_text(config, text, error);
-  if (rc == 0 && use_environment)
+  }
+  if (rc == 0 && use_environment) {
     rc = apply_environment(config, error);
+  }
   return rc ? rc : check_together(config, error);
 }
 
@@ -331,12 +362,15 @@ static ssize_t read_all(int fd, char *out, size_t capacity)
   while (used < capacity) {
     ssize_t got = pread(fd, out + used, capacity - used, (off_t)used);
 
-    if (got < 0 && errno == EINTR)
+    if (got < 0 && errno == EINTR) {
       continue;
-    if (got < 0)
+    }
+    if (got < 0) {
       return -errno;
-    if (got == 0)
+    }
+    if (got == 0) {
       break;
+    }
     used += (size_t)got;
   }
   return (ssize_t)used;
@@ -348,18 +382,20 @@ int harp_config_read(int fd, const char *path, struct harp_config *config, char 
   ssize_t length;
   int rc;
 
-  if (!text)
+  if (!text) {
     return harp_config_fail(error, -ENOMEM, "%.200s: no memory to read it", path);
+  }
   length = read_all(fd, text, HARP_CONFIG_FILE_MAX + 1);
-  if (length < 0)
+  if (length < 0) {
     rc = harp_config_fail(error, (int)length,
                           "%.200s: cannot be read: %s; it must be a readable file", path,
                           strerror((int)-length));
-  else if (length > HARP_CONFIG_FILE_MAX)
+  } else if (length > HARP_CONFIG_FILE_MAX) {
     rc = harp_config_fail(error, -EFBIG, "%.200s: larger than %d bytes: this is no ztcp*.conf",
                           path, HARP_CONFIG_FILE_MAX);
-  else
+  } else {
     rc = build(config, (struct span){text, (size_t)length}, path, true, error);
+  }
   free(text);
   return rc;
 }
@@ -392,8 +428,9 @@ const char *harp_config_innermost(const char *device)
   while (strncmp(device, "fault:", 6) == 0) {
     const char *bar = strchr(device, '|');
 
-    if (!bar)
+    if (!bar) {
       return "";
+    }
     device = bar + 1;
   }
   return device;
@@ -405,12 +442,14 @@ bool harp_config_interface(const char *device, char *name)
   bool xdp = strncmp(inner, "xdp:", 4) == 0;
   size_t length;
 
-  if (!xdp && strncmp(inner, "packet:", 7) != 0)
+  if (!xdp && strncmp(inner, "packet:", 7) != 0) {
     return false;
+  }
   interface = strchr(inner, ':') + 1;
   length = xdp ? strcspn(interface, ",") : strlen(interface);
-  if (length == 0 || length >= IF_NAMESIZE)
+  if (length == 0 || length >= IF_NAMESIZE) {
     return false;
+  }
   memcpy(name, interface, length);
   name[length] = '\0';
   return true;
@@ -425,8 +464,10 @@ bool harp_config_shareable(const struct harp_config *config)
 
 bool harp_config_peer_allowed(const struct harp_config *config, uint32_t address)
 {
-  for (unsigned i = 0; i < config->peers.count; i++)
-    if ((address & config->peers.network[i].mask) == config->peers.network[i].address)
+  for (unsigned i = 0; i < config->peers.count; i++) {
+    if ((address & config->peers.network[i].mask) == config->peers.network[i].address) {
       return true;
+    }
+  }
   return config->peers.count == 0;
 }

@@ -14,12 +14,14 @@ static bool read_number(const char **text, uint64_t min, uint64_t max, uint64_t 
   const char *p = *text;
   uint64_t value = 0;
 
-  if (!isdigit((unsigned char)*p))
+  if (!isdigit((unsigned char)*p)) {
     return false;
+  }
   for (; isdigit((unsigned char)*p); p++) {
     value = value * 10 + (uint64_t)(*p - '0');
-    if (value > max)
+    if (value > max) {
       return false;
+    }
   }
   *text = p;
   *number = value;
@@ -36,8 +38,9 @@ static bool read_uint32(const struct harp_config_key_info *key, const char *text
 {
   uint64_t number;
 
-  if (!read_whole_number(key, text, &number))
+  if (!read_whole_number(key, text, &number)) {
     return false;
+  }
   *(uint32_t *)field = (uint32_t)number;
   return true;
 }
@@ -46,8 +49,9 @@ static bool read_uint16(const struct harp_config_key_info *key, const char *text
 {
   uint64_t number;
 
-  if (!read_whole_number(key, text, &number))
+  if (!read_whole_number(key, text, &number)) {
     return false;
+  }
   *(uint16_t *)field = (uint16_t)number;
   return true;
 }
@@ -55,8 +59,9 @@ static bool read_uint16(const struct harp_config_key_info *key, const char *text
 static void write_number(uint64_t number, char *out, size_t size)
 {
   out[0] = '\0';
-  if (number != 0)
+  if (number != 0) {
     snprintf(out, size, "%llu", (unsigned long long)number);
+  }
 }
 
 static void write_uint32(const void *field, char *out, size_t size)
@@ -74,11 +79,14 @@ static bool copy_text(const char *text, char *out, size_t size)
 {
   size_t length = strlen(text);
 
-  if (length >= size)
+  if (length >= size) {
     return false;
-  for (size_t i = 0; i < length; i++)
-    if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
+  }
+  for (size_t i = 0; i < length; i++) {
+    if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) {
       return false;
+    }
+  }
   memcpy(out, text, length + 1);
   return true;
 }
@@ -99,11 +107,13 @@ static bool read_device(const struct harp_config_key_info *key, const char *text
 
   if (starts(inner, "packet:") || starts(inner, "xdp:")) {
     char interface[IF_NAMESIZE];
-    if (!harp_config_interface(text, interface) || strpbrk(interface, "/ \t"))
+    if (!harp_config_interface(text, interface) || strpbrk(interface, "/ \t")) {
       return false;
+    }
   } else if (starts(inner, "dpdk:") || starts(inner, "wire:")) {
-    if (inner[strlen("dpdk:")] == '\0')
+    if (inner[strlen("dpdk:")] == '\0') {
       return false;
+    }
   } else {
     return false;
   }
@@ -124,12 +134,14 @@ static bool read_ipv4(const char *text, size_t length, uint32_t *address)
   char copy[INET_ADDRSTRLEN];
   struct in_addr parsed;
 
-  if (length == 0 || length >= sizeof(copy))
+  if (length == 0 || length >= sizeof(copy)) {
     return false;
+  }
   memcpy(copy, text, length);
   copy[length] = '\0';
-  if (inet_pton(AF_INET, copy, &parsed) != 1)
+  if (inet_pton(AF_INET, copy, &parsed) != 1) {
     return false;
+  }
   *address = parsed.s_addr;
   return true;
 }
@@ -151,11 +163,13 @@ static bool read_address(const struct harp_config_key_info *key, const char *tex
     address->kernel = true;
     return true;
   }
-  if (!slash || !read_ipv4(text, (size_t)(slash - text), &address->address))
+  if (!slash || !read_ipv4(text, (size_t)(slash - text), &address->address)) {
     return false;
+  }
   slash++;
-  if (!read_number(&slash, 1, 32, &prefix) || *slash != '\0' || !is_host(address->address))
+  if (!read_number(&slash, 1, 32, &prefix) || *slash != '\0' || !is_host(address->address)) {
     return false;
+  }
   address->prefix = (uint8_t)prefix;
   /* A host cannot own the network or the broadcast address. A /31 has neither (RFC 3021). */
   host_bits = address->address & ~harp_netmask(address->prefix);
@@ -167,11 +181,12 @@ static void write_address(const void *field, char *out, size_t size)
   const struct harp_config_address *address = field;
   char text[INET_ADDRSTRLEN];
 
-  if (address->kernel)
+  if (address->kernel) {
     snprintf(out, size, "kernel");
-  else
+  } else {
     snprintf(out, size, "%s/%u", inet_ntop(AF_INET, &address->address, text, sizeof(text)),
              address->prefix);
+  }
 }
 
 static bool read_gateway(const struct harp_config_key_info *key, const char *text, void *field)
@@ -191,8 +206,9 @@ static void write_gateway(const void *field, char *out, size_t size)
 
 static int hex_digit(char c)
 {
-  if (c >= '0' && c <= '9')
+  if (c >= '0' && c <= '9') {
     return c - '0';
+  }
   c = (char)(c | 0x20);
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
@@ -206,8 +222,9 @@ static bool read_mac(const struct harp_config_key_info *key, const char *text, v
     int high = hex_digit(text[0]);
     int low = high < 0 ? -1 : hex_digit(text[1]);
 
-    if (low < 0 || text[2] != (i < 5 ? ':' : '\0'))
+    if (low < 0 || text[2] != (i < 5 ? ':' : '\0')) {
       return false;
+    }
     mac[i] = (uint8_t)(high << 4 | low);
   }
   return !(mac[0] & 1) && memcmp(mac, zero, sizeof(zero)) != 0;
@@ -219,9 +236,10 @@ static void write_mac(const void *field, char *out, size_t size)
   const uint8_t *mac = field;
 
   out[0] = '\0';
-  if (memcmp(mac, zero, sizeof(zero)) != 0)
+  if (memcmp(mac, zero, sizeof(zero)) != 0) {
     snprintf(out, size, "%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4],
              mac[5]);
+  }
 }
 
 /* Reads a hexadecimal number of at most max_digits. Moves *text past it. */
@@ -230,8 +248,9 @@ static bool read_hex(const char **text, int max_digits, unsigned *number)
   int digits = 0;
 
   for (*number = 0; hex_digit(**text) >= 0; (*text)++) {
-    if (++digits > max_digits)
+    if (++digits > max_digits) {
       return false;
+    }
     *number = *number << 4 | (unsigned)hex_digit(**text);
   }
   return digits > 0;
@@ -244,12 +263,14 @@ bool harp_pci_id_parse(const char *text, char *out)
   int parts = strchr(text, ':') == strrchr(text, ':') ? 2 : 3;
 
   for (int i = 3 - parts; i < 3; i++) {
-    if (!read_hex(&text, i == 0 ? 8 : 2, &part[i]) || *text++ != (i < 2 ? ':' : '.'))
+    if (!read_hex(&text, i == 0 ? 8 : 2, &part[i]) || *text++ != (i < 2 ? ':' : '.')) {
       return false;
+    }
   }
   if (!read_hex(&text, 1, &function) || *text != '\0' || part[0] > 0xffff || part[2] > 0x1f ||
-      function > 7)
+      function > 7) {
     return false;
+  }
   snprintf(out, 16, "%04x:%02x:%02x.%x", part[0] & 0xffff, part[1] & 0xff, part[2] & 0x1f,
            function & 7);
   return true;
@@ -290,29 +311,36 @@ static bool read_cores(const struct harp_config_key_info *key, const char *text,
   struct harp_config_cores *cores = field;
 
   cores->count = 0;
-  if (strcmp(text, "none") == 0)
+  if (strcmp(text, "none") == 0) {
     return true;
+  }
   for (;;) {
     uint64_t first, last;
 
     text = skip_blanks(text);
-    if (!read_number(&text, 0, UINT16_MAX, &first))
+    if (!read_number(&text, 0, UINT16_MAX, &first)) {
       return false;
+    }
     last = first;
     if (*text == '-') {
       text++;
-      if (!read_number(&text, first, UINT16_MAX, &last))
+      if (!read_number(&text, first, UINT16_MAX, &last)) {
         return false;
+      }
     }
-    if (last - first >= HARP_CONFIG_CORES_MAX - cores->count)
+    if (last - first >= HARP_CONFIG_CORES_MAX - cores->count) {
       return false;
-    while (first <= last)
+    }
+    while (first <= last) {
       cores->cpu[cores->count++] = (uint16_t)first++;
+    }
     text = skip_blanks(text);
-    if (*text == '\0')
+    if (*text == '\0') {
       return true;
-    if (*text++ != ',')
+    }
+    if (*text++ != ',') {
       return false;
+    }
   }
 }
 
@@ -329,8 +357,9 @@ static void write_cores(const void *field, char *out, size_t size)
   size_t used = 0;
 
   out[0] = '\0';
-  for (unsigned i = 0; i < cores->count; i++)
+  for (unsigned i = 0; i < cores->count; i++) {
     append(out, size, used, "%s%u", i ? "," : "", cores->cpu[i]);
+  }
 }
 
 static bool read_ports(const struct harp_config_key_info *key, const char *text, void *field)
@@ -339,8 +368,9 @@ static bool read_ports(const struct harp_config_key_info *key, const char *text,
   uint64_t first, last;
 
   if (!read_number(&text, 1, 65535, &first) || *text++ != '-' ||
-      !read_number(&text, first, 65535, &last) || *text != '\0')
+      !read_number(&text, first, 65535, &last) || *text != '\0') {
     return false;
+  }
   ports->first = (uint16_t)first;
   ports->last = (uint16_t)last;
   return true;
@@ -351,8 +381,9 @@ static void write_ports(const void *field, char *out, size_t size)
   const struct harp_config_ports *ports = field;
 
   out[0] = '\0';
-  if (ports->last != 0)
+  if (ports->last != 0) {
     snprintf(out, size, "%u-%u", ports->first, ports->last);
+  }
 }
 
 static bool read_network(const char *text, size_t length, struct harp_config_network *network)
@@ -364,12 +395,14 @@ static bool read_network(const char *text, size_t length, struct harp_config_net
     const char *end = text + length;
     const char *p = slash + 1;
 
-    if (!read_number(&p, 0, 32, &prefix) || p != end)
+    if (!read_number(&p, 0, 32, &prefix) || p != end) {
       return false;
+    }
     length = (size_t)(slash - text);
   }
-  if (!read_ipv4(text, length, &network->address))
+  if (!read_ipv4(text, length, &network->address)) {
     return false;
+  }
   network->mask = harp_netmask((unsigned)prefix);
   network->address &= network->mask;
   return true;
@@ -380,22 +413,26 @@ static bool read_peers(const struct harp_config_key_info *key, const char *text,
   struct harp_config_peers *peers = field;
 
   peers->count = 0;
-  if (strcmp(text, "any") == 0)
+  if (strcmp(text, "any") == 0) {
     return true;
+  }
   for (;;) {
     size_t length;
 
     text = skip_blanks(text);
     length = strcspn(text, ", \t");
     if (peers->count == HARP_CONFIG_PEERS_MAX ||
-        !read_network(text, length, &peers->network[peers->count]))
+        !read_network(text, length, &peers->network[peers->count])) {
       return false;
+    }
     peers->count++;
     text = skip_blanks(text + length);
-    if (*text == '\0')
+    if (*text == '\0') {
       return true;
-    if (*text++ != ',')
+    }
+    if (*text++ != ',') {
       return false;
+    }
   }
 }
 
@@ -422,8 +459,9 @@ static bool read_choice(const struct harp_config_key_info *key, const char *text
   for (const char *word = key->allowed; *word;) {
     size_t word_length = strcspn(word, ",");
 
-    if (word_length == length && memcmp(word, text, length) == 0)
+    if (word_length == length && memcmp(word, text, length) == 0) {
       return copy_text(text, field, sizeof(((struct harp_config *)NULL)->cc));
+    }
     word += word_length;
     word += strspn(word, ", ");
   }

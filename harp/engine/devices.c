@@ -22,16 +22,19 @@ static uint64_t hash(const char *text)
 {
   uint64_t value = 14695981039346656037u;
 
-  for (; *text; text++)
+  for (; *text; text++) {
     value = (value ^ (uint8_t)*text) * 1099511628211u;
+  }
   return value;
 }
 
 static bool has_guid(const struct harp_devices *devices, uint64_t guid)
 {
-  for (unsigned i = 0; i < devices->count; i++)
-    if (devices->of[i].guid == guid)
+  for (unsigned i = 0; i < devices->count; i++) {
+    if (devices->of[i].guid == guid) {
       return true;
+    }
+  }
   return false;
 }
 
@@ -41,14 +44,16 @@ static void describe(struct harp_devices *devices, const struct harp_config *con
   struct harp_device *device = &devices->of[devices->count];
 
   snprintf(device->identity, sizeof(device->identity), "%s", identity);
-  if (config->pci_path[0])
+  if (config->pci_path[0]) {
     snprintf(device->pci_path, sizeof(device->pci_path), "%s", config->pci_path);
-  else
+  } else {
     harp_nic_function(config, root, device->pci_path, sizeof(device->pci_path));
+  }
   device->speed_mbps = speed_of(config, root);
   device->guid = hash(identity);
-  while (has_guid(devices, device->guid))
+  while (has_guid(devices, device->guid)) {
     device->guid++;
+  }
   devices->count++;
 }
 
@@ -57,9 +62,11 @@ static void join_all(struct harp_devices *devices)
 {
   struct harp_device *one = &devices->of[0];
 
-  for (unsigned i = 1; i < devices->count; i++)
-    if (devices->of[i].speed_mbps < one->speed_mbps)
+  for (unsigned i = 1; i < devices->count; i++) {
+    if (devices->of[i].speed_mbps < one->speed_mbps) {
       one->speed_mbps = devices->of[i].speed_mbps;
+    }
+  }
   one->pci_path[0] = '\0';
   one->guid = ONE_GUID;
   devices->count = 1;
@@ -72,8 +79,9 @@ static unsigned find(const struct harp_devices *devices, const char *identity)
 {
   unsigned i = 0;
 
-  while (i < devices->count && strcmp(devices->of[i].identity, identity) != 0)
+  while (i < devices->count && strcmp(devices->of[i].identity, identity) != 0) {
     i++;
+  }
   return i;
 }
 
@@ -104,10 +112,12 @@ int harp_devices_find(struct harp_devices *devices, const struct harp_conf_folde
       return -EINVAL;
     }
     devices->device_of[i] = (uint8_t)device;
-    if (device == devices->count)
+    if (device == devices->count) {
       describe(devices, config, identity, root);
+    }
   }
-  if (limited)
+  if (limited) {
     join_all(devices);
+  }
   return 0;
 }

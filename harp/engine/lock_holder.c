@@ -22,11 +22,14 @@ static int mount_of(int fd)
 
   snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
   file = fopen(path, "re");
-  if (!file)
+  if (!file) {
     return -1;
-  while (mount < 0 && fgets(line, sizeof(line), file))
-    if (sscanf(line, "mnt_id: %d", &mount) != 1)
+  }
+  while (mount < 0 && fgets(line, sizeof(line), file)) {
+    if (sscanf(line, "mnt_id: %d", &mount) != 1) {
       mount = -1;
+    }
+  }
   fclose(file);
   return mount;
 }
@@ -40,8 +43,9 @@ static void find_device(int mount, struct identity *identity)
   int id;
   FILE *file = fopen("/proc/self/mountinfo", "re");
 
-  if (!file)
+  if (!file) {
     return;
+  }
   while (fgets(line, sizeof(line), file)) {
     if (sscanf(line, "%d %*d %u:%u ", &id, &major, &minor) == 3 && id == mount) {
       identity->major = major;
@@ -56,8 +60,9 @@ static int find_identity(int fd, struct identity *identity)
 {
   struct stat status;
 
-  if (fstat(fd, &status) < 0)
+  if (fstat(fd, &status) < 0) {
     return -1;
+  }
   *identity = (struct identity){major(status.st_dev), minor(status.st_dev), status.st_ino};
   find_device(mount_of(fd), identity);
   return 0;
@@ -71,14 +76,16 @@ static int holder_of(const struct identity *wanted)
   int pid, holder = 0;
   FILE *file = fopen("/proc/locks", "re");
 
-  if (!file)
+  if (!file) {
     return 0;
+  }
   while (holder == 0 && fgets(line, sizeof(line), file)) {
     if (sscanf(line, "%*s %15s %*s %*s %d %x:%x:%llu", kind, &pid, &locked.major, &locked.minor,
                &locked.inode) == 5 &&
         strcmp(kind, "FLOCK") == 0 && locked.inode == wanted->inode &&
-        locked.major == wanted->major && locked.minor == wanted->minor && pid > 0)
+        locked.major == wanted->major && locked.minor == wanted->minor && pid > 0) {
       holder = pid;
+    }
   }
   fclose(file);
   return holder;
@@ -93,14 +100,18 @@ static void name_of_process(int pid, char *out, size_t size)
   snprintf(path, sizeof(path), "/proc/%d/comm", pid);
   snprintf(out, size, "?");
   file = fopen(path, "re");
-  if (!file)
+  if (!file) {
     return;
-  if (fgets(out, (int)size, file))
+  }
+  if (fgets(out, (int)size, file)) {
     out[strcspn(out, "\n")] = '\0';
+  }
   fclose(file);
-  for (; *out; out++)
-    if (*out < ' ' || *out > '~')
+  for (; *out; out++) {
+    if (*out < ' ' || *out > '~') {
       *out = '?';
+    }
+  }
 }
 
 /* The effective user of a process; -1: unknown. The owner of /proc/PID is no substitute: it may be
@@ -114,11 +125,14 @@ static long user_of_process(int pid)
 
   snprintf(path, sizeof(path), "/proc/%d/status", pid);
   file = fopen(path, "re");
-  if (!file)
+  if (!file) {
     return -1;
-  while (found < 0 && fgets(line, sizeof(line), file))
-    if (sscanf(line, "Uid: %*u %u", &uid) == 1)
+  }
+  while (found < 0 && fgets(line, sizeof(line), file)) {
+    if (sscanf(line, "Uid: %*u %u", &uid) == 1) {
       found = uid;
+    }
+  }
   fclose(file);
   return found;
 }
@@ -136,8 +150,9 @@ void harp_lock_holder(int fd, char *out, size_t size)
   }
   name_of_process(pid, name, sizeof(name));
   user = user_of_process(pid);
-  if (user >= 0 && user != (long)geteuid())
+  if (user >= 0 && user != (long)geteuid()) {
     snprintf(out, size, "process %d (%s) of user %ld", pid, name, user);
-  else
+  } else {
     snprintf(out, size, "process %d (%s)", pid, name);
+  }
 }

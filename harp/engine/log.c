@@ -37,9 +37,11 @@ static uint64_t hash_of(const char *text)
 {
   uint64_t hash = 0xcbf29ce484222325u;
 
-  for (; *text; text++)
-    if (*text < '0' || *text > '9')
+  for (; *text; text++) {
+    if (*text < '0' || *text > '9') {
       hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    }
+  }
   return hash;
 }
 
@@ -61,8 +63,9 @@ static bool may_pass(const char *text, unsigned *held)
 
   *held = 0;
   if (kind->hash != hash || kind->count == 0 || now - kind->since >= HARP_LOG_PERIOD_S) {
-    if (kind->hash == hash && kind->count > HARP_LOG_BURST)
+    if (kind->hash == hash && kind->count > HARP_LOG_BURST) {
       *held = kind->count - HARP_LOG_BURST;
+    }
     *kind = (struct kind){.hash = hash, .since = now, .count = 0};
   }
   return ++kind->count <= HARP_LOG_BURST;
@@ -107,12 +110,14 @@ void harp_log_post(enum harp_log_level level, const char *format, ...)
     snprintf(text + used, sizeof(text) - used, " (and %u more like this in %d s)", held,
              HARP_LOG_PERIOD_S);
   }
-  if (passes)
+  if (passes) {
     put(level, text);
+  }
   pthread_mutex_unlock(&queue.lock);
-  if (passes && debugging())
+  if (passes && debugging()) {
     fprintf(stderr, "HARP[%d] %s: %s\n", (int)getpid(), level == HARP_LOG_WARN ? "WARN" : "INFO",
             text);
+  }
 }
 
 static bool take(struct line *line)
@@ -136,8 +141,9 @@ void harp_log_drain(harp_log_writer speak, void *user)
 
   /* The logger may block, so it is called without the lock. */
   for (int i = 0; i < HARP_LOG_QUEUE; i++) {
-    if (__atomic_load_n(&queue.waiting, __ATOMIC_ACQUIRE) == 0 || !take(&line))
+    if (__atomic_load_n(&queue.waiting, __ATOMIC_ACQUIRE) == 0 || !take(&line)) {
       return;
+    }
     speak(line.level, line.text, user);
   }
 }

@@ -20,10 +20,12 @@ static int number_in(const char *folder, const char *name, int otherwise)
 
   snprintf(path, sizeof(path), "%s/%s", folder, name);
   file = fopen(path, "re");
-  if (!file)
+  if (!file) {
     return otherwise;
-  if (fscanf(file, "%d", &value) != 1)
+  }
+  if (fscanf(file, "%d", &value) != 1) {
     value = otherwise;
+  }
   fclose(file);
   return value;
 }
@@ -42,8 +44,9 @@ static bool dpdk_pci_id(const char *device, char id[16])
 {
   char text[32];
 
-  if (strncmp(device, "dpdk:", 5) != 0)
+  if (strncmp(device, "dpdk:", 5) != 0) {
     return false;
+  }
   snprintf(text, sizeof(text), "%.*s", (int)strcspn(device + 5, ","), device + 5);
   return harp_pci_id_parse(text, id);
 }
@@ -53,12 +56,14 @@ static bool device_link(const char *device, const char *root, char *out, size_t 
 {
   char interface[IF_NAMESIZE], id[16];
 
-  if (dpdk_pci_id(device, id))
+  if (dpdk_pci_id(device, id)) {
     return snprintf(out, size, "%s/sys/bus/pci/devices/%s", root, id) < (int)size;
+  }
   if (!harp_config_interface(device, interface) ||
       snprintf(out, size, "%s/sys/class/net/%s", root, interface) >= (int)size ||
-      is_namesake(out, interface))
+      is_namesake(out, interface)) {
     return false;
+  }
   strncat(out, "/device", size - strlen(out) - 1);
   return true;
 }
@@ -67,8 +72,9 @@ static bool device_link(const char *device, const char *root, char *out, size_t 
  */
 static bool nic_link(const struct harp_config *config, const char *root, char *out, size_t size)
 {
-  if (config->pci_path[0])
+  if (config->pci_path[0]) {
     return snprintf(out, size, "%s%s", root, config->pci_path) < (int)size;
+  }
   return device_link(harp_config_innermost(config->device), root, out, size);
 }
 
@@ -78,9 +84,11 @@ static bool end_at_function(char *path)
 {
   char id[16];
 
-  for (char *slash; (slash = strrchr(path, '/')); *slash = '\0')
-    if (harp_pci_id_parse(slash + 1, id))
+  for (char *slash; (slash = strrchr(path, '/')); *slash = '\0') {
+    if (harp_pci_id_parse(slash + 1, id)) {
       return true;
+    }
+  }
   return false;
 }
 
@@ -89,8 +97,9 @@ static unsigned steps(const char *path, size_t shared)
 {
   unsigned count = 0;
 
-  for (const char *at = path + shared; *at; at++)
+  for (const char *at = path + shared; *at; at++) {
     count += *at == '/';
+  }
   return count;
 }
 
@@ -100,10 +109,12 @@ static size_t shared_length(const char *a, const char *b)
   size_t end = 0;
 
   for (size_t i = 0;; i++) {
-    if ((a[i] == '/' || !a[i]) && (b[i] == '/' || !b[i]))
+    if ((a[i] == '/' || !a[i]) && (b[i] == '/' || !b[i])) {
       end = i;
-    if (!a[i] || a[i] != b[i])
+    }
+    if (!a[i] || a[i] != b[i]) {
       return end;
+    }
   }
 }
 
@@ -121,14 +132,17 @@ unsigned harp_nic_distance(const struct harp_config *config, const char *gpu, co
   size_t shared;
 
   if (!gpu[0] || !nic_link(config, root, link, sizeof(link)) || !realpath(link, one) ||
-      !end_at_function(one))
+      !end_at_function(one)) {
     return HARP_NEAR_UNKNOWN;
+  }
   snprintf(link, sizeof(link), "%s/sys/bus/pci/devices/%s", root, gpu);
-  if (!realpath(link, other))
+  if (!realpath(link, other)) {
     return HARP_NEAR_UNKNOWN;
+  }
   shared = shared_length(one, other);
-  if (below_one_bridge(one, shared))
+  if (below_one_bridge(one, shared)) {
     return steps(one, shared) + steps(other, shared);
+  }
   return number_in(one, "numa_node", -1) == number_in(other, "numa_node", -1) ? HARP_NEAR_NODE
                                                                               : HARP_NEAR_SYSTEM;
 }
@@ -149,8 +163,9 @@ static uint32_t speed_of_function(const char *function)
   glob_t found;
 
   snprintf(pattern, sizeof(pattern), "%s/net/*", function);
-  if (glob(pattern, GLOB_NOSORT, NULL, &found) != 0)
+  if (glob(pattern, GLOB_NOSORT, NULL, &found) != 0) {
     return 0;
+  }
   for (size_t i = 0; i < found.gl_pathc; i++) {
     uint32_t speed = speed_in(found.gl_pathv[i]);
 
@@ -170,8 +185,9 @@ uint32_t harp_nic_speed(const struct harp_config *config, const char *root)
     return length < (int)sizeof(link) && !is_namesake(link, interface) ? speed_in(link) : 0;
   }
   if (!nic_link(config, root, link, sizeof(link)) || !realpath(link, function) ||
-      !end_at_function(function))
+      !end_at_function(function)) {
     return 0;
+  }
   return speed_of_function(function);
 }
 
@@ -192,8 +208,9 @@ void harp_nic_function(const struct harp_config *config, const char *root, char 
 
   out[0] = '\0';
   if (function_of(harp_config_innermost(config->device), root, function) &&
-      snprintf(out, size, "%s", function) >= (int)size)
+      snprintf(out, size, "%s", function) >= (int)size) {
     out[0] = '\0';
+  }
 }
 
 void harp_nic_identity(const struct harp_config *config, const char *root, char *out, size_t size)
@@ -208,7 +225,8 @@ void harp_nic_identity(const struct harp_config *config, const char *root, char 
     return;
   }
   if (kernels && snprintf(folder, sizeof(folder), "%s/sys/class/net/%s", root, interface) <
-                     (int)sizeof(folder))
+                     (int)sizeof(folder)) {
     port = number_in(folder, "dev_port", 0);
+  }
   snprintf(out, size, port ? "%s/%d" : "%s", strrchr(function, '/') + 1, port);
 }

@@ -53,8 +53,9 @@ static int number_or(const char *text, int otherwise)
   char *end;
   long value;
 
-  if (!text || *text < '0' || *text > '9')
+  if (!text || *text < '0' || *text > '9') {
     return otherwise;
+  }
   errno = 0;
   value = strtol(text, &end, 10);
   return errno == 0 && *end == '\0' && value <= INT_MAX ? (int)value : otherwise;
@@ -67,8 +68,9 @@ static int slurm_local_size(void)
   const char *text = getenv("SLURM_STEP_TASKS_PER_NODE");
   long node = number_or(getenv("SLURM_NODEID"), -1);
 
-  if (!text || node < 0)
+  if (!text || node < 0) {
     return 0;
+  }
   while (*text >= '0' && *text <= '9') {
     char *end;
     long tasks = strtol(text, &end, 10), nodes = 1;
@@ -77,8 +79,9 @@ static int slurm_local_size(void)
       nodes = strtol(end + 2, &end, 10);
       end += *end == ')';
     }
-    if (node < nodes)
+    if (node < nodes) {
       return tasks > 0 && tasks <= INT_MAX ? (int)tasks : 0;
+    }
     node -= nodes;
     text = end + (*end == ',');
   }
@@ -91,8 +94,9 @@ static void find_job_rank(struct harp_rank_topology *topology)
   topology->world_size = 0;
   for (size_t i = 0; topology->rank < 0 && i < sizeof(job_ranks) / sizeof(job_ranks[0]); i++) {
     topology->rank = number_or(getenv(job_ranks[i].rank), -1);
-    if (topology->rank >= 0 && job_ranks[i].size)
+    if (topology->rank >= 0 && job_ranks[i].size) {
       topology->world_size = number_or(getenv(job_ranks[i].size), 0);
+    }
   }
 }
 
@@ -103,8 +107,9 @@ static void find_job(struct harp_rank_topology *topology)
     const char *name = getenv(job_names[i]);
 
     /* torchrun without --rdzv-id has the name "none". */
-    if (name && strcmp(name, "none") != 0)
+    if (name && strcmp(name, "none") != 0) {
       snprintf(topology->job, sizeof(topology->job), "%s", name);
+    }
   }
 }
 
@@ -115,8 +120,9 @@ static void find_local_rank(struct harp_rank_topology *topology)
   for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
     int rank = number_or(getenv(launchers[i].rank), -1);
 
-    if (rank < 0)
+    if (rank < 0) {
       continue;
+    }
     topology->local_rank = rank;
     topology->local_size = launchers[i].size ? number_or(getenv(launchers[i].size), 0)
                                              : slurm_local_size();
@@ -136,21 +142,26 @@ static void visible_entry(int local_rank, char *out, size_t size)
 
   out[0] = '\0';
   if (!list) {
-    if (local_rank >= 0)
+    if (local_rank >= 0) {
       snprintf(out, size, "%d", local_rank);
+    }
     return;
   }
-  if (strchr(list, ','))
+  if (strchr(list, ',')) {
     index = local_rank;
+  }
   for (; index >= 0; index--) {
     list += strspn(list, " \t");
-    if (strncmp(list, "-1", 2) == 0)
+    if (strncmp(list, "-1", 2) == 0) {
       return;
-    if (index == 0)
+    }
+    if (index == 0) {
       snprintf(out, size, "%.*s", (int)strcspn(list, ", \t"), list);
+    }
     list += strcspn(list, ",");
-    if (!*list++)
+    if (!*list++) {
       return;
+    }
   }
 }
 
@@ -177,8 +188,9 @@ static void gpu_says(const struct gpus *gpus, int gpu, const char *key, char *ou
   out[0] = '\0';
   snprintf(path, sizeof(path), "%s/%s/information", gpus->folder, gpus->entries[gpu]->d_name);
   file = fopen(path, "re");
-  if (!file)
+  if (!file) {
     return;
+  }
   while (!out[0] && fgets(line, sizeof(line), file)) {
     const char *colon = strchr(line, ':');
 
@@ -198,12 +210,14 @@ static bool order_is_known(const struct gpus *gpus)
   const char *order = getenv("CUDA_DEVICE_ORDER");
   char first[128], other[128];
 
-  if (order && strcmp(order, "PCI_BUS_ID") == 0)
+  if (order && strcmp(order, "PCI_BUS_ID") == 0) {
     return true;
+  }
   for (int i = 0; i < gpus->count; i++) {
     gpu_says(gpus, i, "Model", i ? other : first, sizeof(first));
-    if (i && strcmp(first, other) != 0)
+    if (i && strcmp(first, other) != 0) {
       return false;
+    }
   }
   return true;
 }
@@ -217,10 +231,12 @@ static int gpu_with_uuid(const struct gpus *gpus, const char *uuid, size_t lengt
     char whole[64];
 
     gpu_says(gpus, i, "GPU UUID", whole, sizeof(whole));
-    if (strncmp(whole, uuid, length) != 0)
+    if (strncmp(whole, uuid, length) != 0) {
       continue;
-    if (found >= 0)
+    }
+    if (found >= 0) {
       return -1;
+    }
     found = i;
   }
   return found;
@@ -231,12 +247,15 @@ static int gpu_with_uuid(const struct gpus *gpus, const char *uuid, size_t lengt
  * use only on a host with one GPU. */
 static int gpu_named(const struct gpus *gpus, const char *entry)
 {
-  if (strncmp(entry, "MIG-GPU-", 8) == 0)
+  if (strncmp(entry, "MIG-GPU-", 8) == 0) {
     return gpu_with_uuid(gpus, entry + 4, strcspn(entry + 4, "/"));
-  if (strncmp(entry, "MIG-", 4) == 0)
+  }
+  if (strncmp(entry, "MIG-", 4) == 0) {
     return gpus->count == 1 ? 0 : -1;
-  if (strncmp(entry, "GPU-", 4) == 0)
+  }
+  if (strncmp(entry, "GPU-", 4) == 0) {
     return gpu_with_uuid(gpus, entry, strlen(entry));
+  }
   return order_is_known(gpus) ? number_or(entry, -1) : -1;
 }
 
@@ -250,13 +269,16 @@ static void find_gpu(struct harp_rank_topology *topology, const char *root)
   visible_entry(topology->local_rank, wanted, sizeof(wanted));
   snprintf(gpus.folder, sizeof(gpus.folder), "%s/proc/driver/nvidia/gpus", root);
   gpus.count = wanted[0] ? scandir(gpus.folder, &gpus.entries, is_pci_id, alphasort) : -1;
-  if (gpus.count < 0)
+  if (gpus.count < 0) {
     return;
+  }
   found = gpu_named(&gpus, wanted);
-  if (found >= 0 && found < gpus.count)
+  if (found >= 0 && found < gpus.count) {
     harp_pci_id_parse(gpus.entries[found]->d_name, topology->gpu);
-  for (int i = 0; i < gpus.count; i++)
+  }
+  for (int i = 0; i < gpus.count; i++) {
     free(gpus.entries[i]);
+  }
   free(gpus.entries);
 }
 

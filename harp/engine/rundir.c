@@ -36,12 +36,14 @@ int harp_rundir_fallback(char *out, size_t size)
   struct stat status;
 
   snprintf(out, size, "/dev/shm/harp-%u", (unsigned)geteuid());
-  if (mkdir(out, 0755) < 0 && errno != EEXIST)
+  if (mkdir(out, 0755) < 0 && errno != EEXIST) {
     return -errno;
+  }
   /* Every user may write to /dev/shm, so another user may have created a link or a folder with this
    * name. */
-  if (lstat(out, &status) < 0)
+  if (lstat(out, &status) < 0) {
     return -errno;
+  }
   return S_ISDIR(status.st_mode) && status.st_uid == geteuid() ? 0 : -EPERM;
 }
 
@@ -49,11 +51,12 @@ static int reserve(int fd, size_t size)
 {
   int rc;
 
-  if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+  if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
     return -errno;
-  do
+  }
+  do {
     rc = posix_fallocate(fd, 0, (off_t)size);
-  while (rc == EINTR);
+  } while (rc == EINTR);
   return -rc;
 }
 
@@ -62,14 +65,17 @@ int harp_rundir_create(const char *configured, size_t size, char path[HARP_RUN_P
   uint64_t id;
   int fd, rc;
 
-  if (getrandom(&id, sizeof(id), 0) != sizeof(id))
+  if (getrandom(&id, sizeof(id), 0) != sizeof(id)) {
     return -EIO;
+  }
   if (snprintf(path, HARP_RUN_PATH_SIZE, "%s/%016llx.new", configured, (unsigned long long)id) >=
-      HARP_RUN_PATH_SIZE - 8)
+      HARP_RUN_PATH_SIZE - 8) {
     return -ENAMETOOLONG;
+  }
   fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (fd < 0)
+  if (fd < 0) {
     return -errno;
+  }
   rc = reserve(fd, size);
   if (rc) {
     unlink(path);
@@ -85,14 +91,17 @@ int harp_rundir_create_in_memory(size_t size)
   uint64_t id;
   int fd, rc;
 
-  if (getrandom(&id, sizeof(id), 0) != sizeof(id))
+  if (getrandom(&id, sizeof(id), 0) != sizeof(id)) {
     return -EIO;
+  }
   snprintf(name, sizeof(name), "%016llx.stat", (unsigned long long)id);
   fd = memfd_create(name, MFD_CLOEXEC | MFD_NOEXEC_SEAL);
-  if (fd < 0 && errno == EINVAL)
+  if (fd < 0 && errno == EINVAL) {
     fd = memfd_create(name, MFD_CLOEXEC);
-  if (fd < 0)
+  }
+  if (fd < 0) {
     return -errno;
+  }
   rc = reserve(fd, size);
   if (rc) {
     close(fd);
@@ -107,8 +116,9 @@ int harp_rundir_publish(char path[HARP_RUN_PATH_SIZE], const char *suffix)
   int stem = (int)(strlen(path) - strlen(".new"));
 
   snprintf(final, sizeof(final), "%.*s%s", stem, path, suffix);
-  if (rename(path, final) < 0)
+  if (rename(path, final) < 0) {
     return -errno;
+  }
   memcpy(path, final, sizeof(final));
   return 0;
 }
@@ -127,12 +137,14 @@ static void remove_if_dead(int folder, const char *name, time_t min_age)
   int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   struct stat status;
 
-  if (fd < 0)
+  if (fd < 0) {
     return;
+  }
   if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
       (min_age == 0 || time(NULL) - status.st_mtime >= min_age) &&
-      flock(fd, LOCK_EX | LOCK_NB) == 0)
+      flock(fd, LOCK_EX | LOCK_NB) == 0) {
     unlinkat(folder, name, 0);
+  }
   close(fd);
 }
 
@@ -147,8 +159,9 @@ static void keep_newest(int folder, struct trace_file kept[TRACES_KEPT], const c
   struct trace_file candidate = {.written = 0};
   struct stat status;
 
-  if (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(status.st_mode))
+  if (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(status.st_mode)) {
     return;
+  }
   candidate.written = status.st_mtime;
   memcpy(candidate.name, name, strlen(name) + 1); /* is_ours has checked the length */
   for (int i = 0; i < TRACES_KEPT; i++) {
@@ -158,8 +171,9 @@ static void keep_newest(int folder, struct trace_file kept[TRACES_KEPT], const c
       candidate = pushed;
     }
   }
-  if (candidate.name[0])
+  if (candidate.name[0]) {
     unlinkat(folder, candidate.name, 0);
+  }
 }
 
 void harp_rundir_sweep(const char *folder)
@@ -168,15 +182,17 @@ void harp_rundir_sweep(const char *folder)
   DIR *entries = opendir(folder);
   struct dirent *entry;
 
-  if (!entries)
+  if (!entries) {
     return;
+  }
   while ((entry = readdir(entries))) {
-    if (is_ours(entry->d_name, ".stat"))
+    if (is_ours(entry->d_name, ".stat")) {
       remove_if_dead(dirfd(entries), entry->d_name, 0);
-    else if (is_ours(entry->d_name, ".new"))
+    } else if (is_ours(entry->d_name, ".new")) {
       remove_if_dead(dirfd(entries), entry->d_name, NEW_FILE_SECONDS);
-    else if (is_ours(entry->d_name, ".trace"))
+    } else if (is_ours(entry->d_name, ".trace")) {
       keep_newest(dirfd(entries), kept, entry->d_name);
+    }
   }
   closedir(entries);
 }

@@ -37,8 +37,9 @@ static int map_descriptor(struct harp_statfile *file, int fd, size_t size)
 {
   void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
-  if (map == MAP_FAILED)
+  if (map == MAP_FAILED) {
     return -errno;
+  }
   file->fd = fd;
   file->map = map;
   return 0;
@@ -48,8 +49,9 @@ static int map_file(struct harp_statfile *file, const char *folder, size_t size)
 {
   int fd = harp_rundir_create(folder, size, file->path), rc;
 
-  if (fd < 0)
+  if (fd < 0) {
     return fd;
+  }
   rc = map_descriptor(file, fd, size);
   if (rc) {
     unlink(file->path);
@@ -63,11 +65,13 @@ static int map_without_path(struct harp_statfile *file, size_t size)
   int fd = harp_rundir_create_in_memory(size), rc;
 
   file->path[0] = '\0';
-  if (fd < 0)
+  if (fd < 0) {
     return fd;
+  }
   rc = map_descriptor(file, fd, size);
-  if (rc)
+  if (rc) {
     close(fd);
+  }
   return rc;
 }
 
@@ -94,8 +98,9 @@ static int map_somewhere(struct harp_statfile *file, size_t size)
     return 0;
   }
   second = harp_rundir_fallback(fallback, sizeof(fallback));
-  if (second == 0)
+  if (second == 0) {
     second = map_file(file, fallback, size);
+  }
   if (second == 0) {
     harp_log_post(HARP_LOG_WARN,
                   "run directory %s: %s; statistics go to %s instead: run "
@@ -128,10 +133,12 @@ static void write_command(char *out, size_t size)
   FILE *comm = fopen("/proc/self/comm", "re");
 
   copy(out, size, "");
-  if (!comm)
+  if (!comm) {
     return;
-  if (fgets(out, (int)size, comm))
+  }
+  if (fgets(out, (int)size, comm)) {
     out[strcspn(out, "\n")] = '\0';
+  }
   fclose(comm);
 }
 
@@ -144,8 +151,9 @@ static uint64_t process_number(void)
   uint64_t result;
 
   pthread_mutex_lock(&lock);
-  if (owner != getpid() && getrandom(&number, sizeof(number), 0) == (ssize_t)sizeof(number))
+  if (owner != getpid() && getrandom(&number, sizeof(number), 0) == (ssize_t)sizeof(number)) {
     owner = getpid();
+  }
   result = owner == getpid() ? number : 0;
   pthread_mutex_unlock(&lock);
   return result;
@@ -200,31 +208,36 @@ int harp_statfile_open(struct harp_statfile *file, const struct harp_stat_identi
   struct layout at = lay_out(identity->instances);
   int rc = map_somewhere(file, at.size);
 
-  if (rc)
+  if (rc) {
     return rc;
+  }
   file->size = at.size;
   write_table((struct harp_stat_counter *)((char *)file->map + at.table));
   write_header(file->map, &at, identity);
   /* Readers open only *.stat, so the file gets that name when it is complete. */
-  if (file->path[0])
+  if (file->path[0]) {
     harp_rundir_publish(file->path, ".stat");
+  }
   return 0;
 }
 
 void harp_statfile_close(struct harp_statfile *file)
 {
-  if (file->path[0])
+  if (file->path[0]) {
     unlink(file->path);
+  }
   munmap(file->map, file->size);
-  if (file->fd >= 0)
+  if (file->fd >= 0) {
     close(file->fd);
+  }
   *file = (struct harp_statfile){.fd = -1};
 }
 
 void harp_statfile_forget(struct harp_statfile *file)
 {
-  if (file->fd < 0)
+  if (file->fd < 0) {
     return;
+  }
   /* A flock lasts as long as a descriptor or mapping of its open file. Anonymous memory replaces
    * the mapping, so the child also cannot write to the parent's counters. */
   mmap(file->map, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,

@@ -26,8 +26,9 @@ const struct harp_trace_info harp_trace_info[HARP_TRACE_EVENTS] = {
 
 int harp_trace_create(struct harp_trace *trace, size_t entries)
 {
-  if (entries == 0 || (entries & (entries - 1)) != 0)
+  if (entries == 0 || (entries & (entries - 1)) != 0) {
     return -EINVAL;
+  }
   trace->records = calloc(entries, sizeof(*trace->records));
   trace->mask = entries - 1;
   trace->head = 0;
@@ -58,10 +59,12 @@ static uint64_t snapshot(const struct harp_trace *trace, struct harp_trace_recor
   __atomic_thread_fence(__ATOMIC_ACQUIRE);
   after = __atomic_load_n(&trace->head, __ATOMIC_RELAXED);
   /* The poller may be writing the record after the last published one. */
-  if (after + 1 > first + entries)
+  if (after + 1 > first + entries) {
     lost = after + 1 - entries - first;
-  if (lost > head - first)
+  }
+  if (lost > head - first) {
     lost = head - first;
+  }
   *start = out + lost;
   return head - first - lost;
 }
@@ -111,10 +114,12 @@ static int create(char path[HARP_RUN_PATH_SIZE])
   char fallback[64];
   int fd = harp_rundir_create(harp_rundir_configured(), 1, path);
 
-  if (fd >= 0)
+  if (fd >= 0) {
     return fd;
-  if (harp_rundir_fallback(fallback, sizeof(fallback)) < 0)
+  }
+  if (harp_rundir_fallback(fallback, sizeof(fallback)) < 0) {
     return fd;
+  }
   return harp_rundir_create(fallback, 1, path);
 }
 
@@ -122,8 +127,9 @@ static int write_all(FILE *file, const struct harp_trace_copy *copy)
 {
   fwrite(&copy->header, sizeof(copy->header), 1, file);
   write_events(file);
-  for (unsigned i = 0; i < copy->header.instances; i++)
+  for (unsigned i = 0; i < copy->header.instances; i++) {
     write_ring(file, &copy->rings[i]);
+  }
   return fflush(file) != 0 || ferror(file) ? -EIO : 0;
 }
 
@@ -134,11 +140,13 @@ int harp_trace_take(struct harp_trace_copy **out, const struct harp_trace *const
   struct harp_trace_copy *copy;
 
   *out = NULL;
-  if (__atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED) >= HARP_TRACE_DUMPS)
+  if (__atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED) >= HARP_TRACE_DUMPS) {
     return -EDQUOT;
+  }
   copy = calloc(1, sizeof(*copy) + count * sizeof(copy->rings[0]));
-  if (!copy)
+  if (!copy) {
     return -ENOMEM;
+  }
   write_header(&copy->header, count, device, reason, now_ns);
   for (unsigned i = 0; i < count; i++) {
     struct ring_copy *ring = &copy->rings[i];
@@ -161,8 +169,9 @@ const char *harp_trace_copy_device(const struct harp_trace_copy *copy)
 
 void harp_trace_copy_free(struct harp_trace_copy *copy)
 {
-  for (unsigned i = 0; i < copy->header.instances; i++)
+  for (unsigned i = 0; i < copy->header.instances; i++) {
     free(copy->rings[i].records);
+  }
   free(copy);
 }
 
@@ -171,8 +180,9 @@ int harp_trace_write(const struct harp_trace_copy *copy, char path[HARP_RUN_PATH
   FILE *file;
   int fd = create(path), rc;
 
-  if (fd < 0)
+  if (fd < 0) {
     return fd;
+  }
   file = fdopen(fd, "w");
   if (!file) {
     rc = -errno;
@@ -181,9 +191,11 @@ int harp_trace_write(const struct harp_trace_copy *copy, char path[HARP_RUN_PATH
     rc = write_all(file, copy);
     fclose(file);
   }
-  if (rc == 0)
+  if (rc == 0) {
     rc = harp_rundir_publish(path, ".trace");
-  if (rc)
+  }
+  if (rc) {
     unlink(path);
+  }
   return rc;
 }

@@ -48,8 +48,9 @@ static char capital(char c) { return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A'
 static const char *spell(const struct known *one, char out[NAME_SIZE])
 {
   size_t i = 0;
-  for (; one->name[i] && i + 1 < NAME_SIZE; i++)
+  for (; one->name[i] && i + 1 < NAME_SIZE; i++) {
     out[i] = capital(one->name[i]);
+  }
   out[i] = '\0';
   return out;
 }
@@ -57,9 +58,11 @@ static const char *spell(const struct known *one, char out[NAME_SIZE])
 static bool is_known(const char *name)
 {
   char spelt[NAME_SIZE];
-  for (int i = 0; i < KNOWN; i++)
-    if (strcmp(spell(&known[i], spelt), name) == 0)
+  for (int i = 0; i < KNOWN; i++) {
+    if (strcmp(spell(&known[i], spelt), name) == 0) {
       return true;
+    }
+  }
   return strncmp(name, tests_prefix, sizeof(tests_prefix) - 1) == 0;
 }
 
@@ -70,8 +73,9 @@ static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 static size_t difference(const char *a, const char *b)
 {
   size_t row[NAME_SIZE], width = strlen(b);
-  for (size_t j = 0; j <= width; j++)
+  for (size_t j = 0; j <= width; j++) {
     row[j] = j;
+  }
   for (size_t i = 1; a[i - 1]; i++) {
     size_t diagonal = row[0];
     row[0] = i;
@@ -118,10 +122,12 @@ void harp_variables_unknown(char *const *environment, harp_variable_tell tell, v
 {
   for (; *environment; environment++) {
     char name[NAME_SIZE], like[NAME_SIZE];
-    if (strncmp(*environment, prefix, sizeof(prefix) - 1) != 0)
+    if (strncmp(*environment, prefix, sizeof(prefix) - 1) != 0) {
       continue;
+    }
     name_of(*environment, name);
-    if (!is_known(name))
+    if (!is_known(name)) {
       tell(name, nearest(name, like), user);
+    }
   }
 }

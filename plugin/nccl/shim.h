@@ -99,8 +99,9 @@ static ncclResult_t shim_properties_get(int device, shim_properties *out)
   struct net_properties properties;
   int error = net_get_properties(device, &properties);
   memset(out, 0, sizeof(*out));
-  if (error)
+  if (error) {
     return nccl_result(error, API);
+  }
   /* NCCL declares them without const and does not write to them. */
   out->name = (char *)(uintptr_t)properties.name;
   out->pciPath = (char *)(uintptr_t)properties.pci_path;
@@ -165,8 +166,9 @@ static time_t block_now(void)
 static bool block_more(time_t start, const struct net_link *link, int *error)
 {
   struct timespec pause = {.tv_nsec = BLOCK_STEP_NS};
-  if (*error || link)
+  if (*error || link) {
     return false;
+  }
   if (block_now() - start >= BLOCK_LIMIT_S) {
     *error = -ETIMEDOUT;
     return false;
@@ -180,9 +182,9 @@ static ncclResult_t shim_connect(int device, void *handle, void **comm)
   time_t start = block_now();
   struct net_link *link = NULL;
   int error;
-  do
+  do {
     error = net_connect(device, handle, &link);
-  while (block_more(start, link, &error));
+  } while (block_more(start, link, &error));
   *comm = link;
   return nccl_result(error, API);
 }
@@ -192,9 +194,9 @@ static ncclResult_t shim_accept(void *listener, void **comm)
   time_t start = block_now();
   struct net_link *link = NULL;
   int error;
-  do
+  do {
     error = listener ? net_accept(listener, &link) : -EINVAL;
-  while (block_more(start, link, &error));
+  } while (block_more(start, link, &error));
   *comm = link;
   return nccl_result(error, API);
 }
@@ -319,8 +321,9 @@ static ncclResult_t shim_test(void *request, int *done, int *size)
   size_t moved = 0;
   *done = 0;
   int error = request ? net_test(request, done, &moved) : -EINVAL;
-  if (!error && *done && size)
+  if (!error && *done && size) {
     *size = (int)moved;
+  }
   return nccl_result(error, API);
 }
 

@@ -24,10 +24,12 @@ static ncclResult_t older_listen(int device, void *handle, void **listener)
   ncclResult_t result = real->listen(device, handle, listener);
   bytes[2] = LOWEST;
   bytes[3] = HIGHEST;
-  for (int i = 0; i < CHECKED; i++)
+  for (int i = 0; i < CHECKED; i++) {
     check = (check ^ bytes[i]) * 16777619u;
-  for (int i = 0; i < 4; i++)
+  }
+  for (int i = 0; i < 4; i++) {
     bytes[CHECKED + i] = (uint8_t)(check >> (24 - 8 * i));
+  }
   return result;
 }
 
@@ -35,7 +37,8 @@ __attribute__((constructor)) static void load(void)
 {
   void *library = dlopen(REAL, RTLD_NOW | RTLD_LOCAL);
   real = library ? dlsym(library, "ncclNetPlugin_v8") : NULL;
-  if (real)
+  if (real) {
     ncclNetPlugin_v8 = *real;
+  }
   ncclNetPlugin_v8.listen = older_listen;
 }

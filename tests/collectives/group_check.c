@@ -25,8 +25,9 @@ static atomic_uint wrong;
 
 static void expect(int right, const char *what, const char *why)
 {
-  if (!right && atomic_fetch_add(&wrong, 1) < 20)
+  if (!right && atomic_fetch_add(&wrong, 1) < 20) {
     printf("wrong: %s: %s\n", what, why);
+  }
 }
 
 struct rank {
@@ -61,8 +62,9 @@ static void *wait_beside(void *argument)
 {
   struct rank *rank = argument;
   char error[HARP_ERROR] = "";
-  for (int i = 0; i < OPERATIONS; i++)
+  for (int i = 0; i < OPERATIONS; i++) {
     expect(harp_op_wait(rank->ops[i], TIMEOUT_MS, 0, error) == 1, "wait beside", error);
+  }
   return NULL;
 }
 
@@ -71,16 +73,19 @@ static void *wait_backwards(void *argument)
 {
   struct rank *rank = argument;
   char error[HARP_ERROR] = "";
-  for (int i = OPERATIONS - 1; i >= 0; i--)
+  for (int i = OPERATIONS - 1; i >= 0; i--) {
     expect(harp_op_wait(rank->ops[i], TIMEOUT_MS, 1, error) == 1, "wait backwards", error);
+  }
   return NULL;
 }
 
 static bool all_are(const float *tensor, size_t count, float right)
 {
-  for (size_t at = 0; at < count; at++)
-    if (tensor[at] != right)
+  for (size_t at = 0; at < count; at++) {
+    if (tensor[at] != right) {
       return false;
+    }
+  }
   return true;
 }
 
@@ -97,14 +102,16 @@ static void reduce_at_once(struct rank *rank)
   for (int i = 0; i < OPERATIONS; i++) {
     size_t count = i == OPERATIONS - 1 ? COUNT / 10 : count_of(i);
     struct harp_view view = {rank->tensors[i], count * sizeof(float)};
-    for (size_t at = 0; at < count; at++)
+    for (size_t at = 0; at < count; at++) {
       rank->tensors[i][at] = (float)(rank->number + i);
-    if (i == OPERATIONS - 2)
+    }
+    if (i == OPERATIONS - 2) {
       rank->ops[i] = post(rank, HARP_SEND, (rank->number + 1) % RANKS, &view);
-    else if (i == OPERATIONS - 1)
+    } else if (i == OPERATIONS - 1) {
       rank->ops[i] = post(rank, HARP_RECEIVE, (rank->number + RANKS - 1) % RANKS, &view);
-    else
+    } else {
       rank->ops[i] = post(rank, HARP_ALL_REDUCE, 0, &view);
+    }
   }
   pthread_create(&threads[0], NULL, wait_beside, rank);
   pthread_create(&threads[1], NULL, wait_backwards, rank);
@@ -112,8 +119,9 @@ static void reduce_at_once(struct rank *rank)
     expect(harp_op_wait(rank->ops[i], TIMEOUT_MS, 1, error) == 1, "wait", error);
     expect(harp_op_state(rank->ops[i]) == 1, "state", "the operation is not done");
   }
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2; i++) {
     pthread_join(threads[i], NULL);
+  }
   for (int i = 0; i < OPERATIONS; i++) {
     float sum = (float)(RANKS * i + RANKS * (RANKS - 1) / 2);
     float from = (float)((rank->number + RANKS - 1) % RANKS + OPERATIONS - 2);
@@ -148,14 +156,16 @@ static void end_while_waiting(struct rank *rank, enum end end)
   struct harp_view view = {rank->tensors[0], COUNT * sizeof(float)};
   struct harp_op *op = post(rank, HARP_RECEIVE, (rank->number + 1) % RANKS, &view);
   pthread_create(&thread, NULL, wait_for_failure, op);
-  if (end == BY_ABORT)
+  if (end == BY_ABORT) {
     harp_group_abort(rank->group, reasons[BY_ABORT]);
-  else
+  } else {
     harp_group_destroy(rank->group);
+  }
   pthread_join(thread, NULL);
   harp_op_free(op);
-  if (end == BY_ABORT)
+  if (end == BY_ABORT) {
     harp_group_destroy(rank->group);
+  }
 }
 
 static void run_group(struct rank *rank, enum end end)
@@ -164,11 +174,13 @@ static void run_group(struct rank *rank, enum end end)
   rank->group = harp_group_create(rank->number, RANKS, 0, handles[rank->number], error);
   expect(rank->group != NULL, "create", error);
   pthread_barrier_wait(&all_ranks);
-  if (!rank->group)
+  if (!rank->group) {
     return;
+  }
   harp_group_start(rank->group, handles, names[0], error);
-  if (end == BY_ABORT) /* the other groups use links alone */
+  if (end == BY_ABORT) { /* the other groups use links alone */
     expect(harp_group_share(rank->group, TIMEOUT_MS, error) == 1, "share", error);
+  }
   reduce_at_once(rank);
   pthread_barrier_wait(&all_ranks);
   end_while_waiting(rank, end);
@@ -176,8 +188,9 @@ static void run_group(struct rank *rank, enum end end)
 
 static void *rank_main(void *argument)
 {
-  for (enum end end = 0; end < ENDS; end++)
+  for (enum end end = 0; end < ENDS; end++) {
     run_group(argument, end);
+  }
   return NULL;
 }
 
@@ -193,8 +206,9 @@ int main(int count, char **words)
     ranks[i].number = i;
     pthread_create(&ranks[i].thread, NULL, rank_main, &ranks[i]);
   }
-  for (int i = 0; i < RANKS; i++)
+  for (int i = 0; i < RANKS; i++) {
     pthread_join(ranks[i].thread, NULL);
+  }
   printf("%u wrong\n", atomic_load(&wrong));
   return atomic_load(&wrong) > 0;
 }

@@ -84,8 +84,9 @@ static void free_views(struct scene *scene)
 static int64_t sum(const struct scene *scene, int part, size_t i)
 {
   int64_t total = 0;
-  for (int rank = 0; rank < scene->world.ranks; rank++)
+  for (int rank = 0; rank < scene->world.ranks; rank++) {
     total += input(rank, part, i);
+  }
   return total;
 }
 
@@ -133,12 +134,14 @@ static int plan_one(struct scene *scene, int rank)
 static const char *check_results(const struct scene *scene)
 {
   for (int rank = 0; rank < scene->world.ranks; rank++) {
-    if (!world_done(&scene->world, rank))
+    if (!world_done(&scene->world, rank)) {
       return "a schedule does not end";
+    }
     for (int part = 0; part < parts(scene); part++) {
       for (size_t i = 0; i < scene->count; i++) {
-        if (get(scene, &scene->out[rank][part], i) != expected(scene, rank, part, i))
+        if (get(scene, &scene->out[rank][part], i) != expected(scene, rank, part, i)) {
           return "an element is wrong";
+        }
       }
     }
   }
@@ -149,8 +152,9 @@ static const char *check_results(const struct scene *scene)
 static bool has_heard(struct scene *scene, int rank)
 {
   for (int peer = 0; peer < scene->world.ranks; peer++) {
-    if (schedule_receives(&scene->world.schedules[rank], peer)->head != NO_STEP)
+    if (schedule_receives(&scene->world.schedules[rank], peer)->head != NO_STEP) {
       return false;
+    }
   }
   return true;
 }
@@ -160,8 +164,9 @@ static const char *run_barrier(struct scene *scene)
 {
   scene->world.asleep = scene->root;
   const char *wrong = world_run(&scene->world);
-  for (int rank = 0; rank < scene->world.ranks && scene->world.ranks > 1 && !wrong; rank++)
+  for (int rank = 0; rank < scene->world.ranks && scene->world.ranks > 1 && !wrong; rank++) {
     wrong = has_heard(scene, rank) ? "a barrier ends early" : NULL;
+  }
   scene->world.asleep = -1;
   return wrong ? wrong : world_run(&scene->world);
 }
@@ -173,17 +178,21 @@ static bool check(int kind, int ranks, unsigned type, size_t count, unsigned see
   scene.root = (int)world_draw(&scene.world, (unsigned)ranks);
   make_views(&scene);
   const char *wrong = NULL;
-  for (int rank = 0; rank < ranks && !wrong; rank++)
+  for (int rank = 0; rank < ranks && !wrong; rank++) {
     wrong = plan_one(&scene, rank) ? "no plan" : NULL;
-  if (!wrong)
+  }
+  if (!wrong) {
     wrong = kind == HARP_BARRIER ? run_barrier(&scene) : world_run(&scene.world);
-  if (!wrong)
+  }
+  if (!wrong) {
     wrong = check_results(&scene);
+  }
   free_views(&scene);
   world_free(&scene.world);
-  if (wrong)
+  if (wrong) {
     printf("kind %d, %d ranks, type %d, %zu elements: %s\n", kind, ranks, dtypes[type], count,
            wrong);
+  }
   return !wrong;
 }
 
@@ -206,8 +215,9 @@ int main(void)
   for (int kind = 0; kind <= HARP_BARRIER; kind++) {
     for (int ranks = 1; ranks <= WORLD_MOST; ranks += ranks < 5 ? 1 : 2) {
       for (unsigned type = 0; type < types_of(kind); type++) {
-        for (unsigned i = 0; i < counts_of(kind, ranks); i++)
+        for (unsigned i = 0; i < counts_of(kind, ranks); i++) {
           wrong += !check(kind, ranks, type, counts[i], ++checks);
+        }
       }
     }
   }

@@ -12,8 +12,9 @@ struct links_memory {
 struct link *links_get(struct links *links, enum link_use use, bool sends, int peer)
 {
   struct link *link = &links->all[(sends ? 0 : links->ranks) + peer];
-  if (!link->memory)
+  if (!link->memory) {
     link->memory = malloc(sizeof(struct links_memory));
+  }
   return link;
 }
 
@@ -38,8 +39,9 @@ void world_free(struct world *world)
     free(world->windows[rank].own);
     free(world->windows[rank].peers);
     free(world->windows[rank].column);
-    for (int i = 0; i < 2 * world->ranks; i++)
+    for (int i = 0; i < 2 * world->ranks; i++) {
       free(world->links[rank].all[i].memory);
+    }
     free(world->links[rank].all);
   }
 }
@@ -56,14 +58,16 @@ static void make_windows(struct world *world, int rank, int local)
                               .column = calloc((size_t)hosts, sizeof *windows->column)};
   windows->own = aligned_alloc(64, sizeof(struct window));
   memset(windows->own, 0, sizeof(struct window));
-  for (int host = 0; host < hosts; host++)
+  for (int host = 0; host < hosts; host++) {
     windows->column[host] = windows->place * hosts + host;
+  }
 }
 
 void world_share(struct world *world, int local)
 {
-  for (int rank = 0; rank < world->ranks; rank++)
+  for (int rank = 0; rank < world->ranks; rank++) {
     make_windows(world, rank, local);
+  }
   for (int rank = 0; rank < world->ranks; rank++) {
     struct windows *windows = &world->windows[rank];
     for (int place = 0; place < local; place++) {
@@ -85,8 +89,9 @@ bool world_done(const struct world *world, int rank) { return world->schedules[r
 /* The first step of a queue if it may start. */
 static struct step *ready(struct schedule *schedule, const struct queue *queue)
 {
-  if (queue->head == NO_STEP || !step_may_start(schedule, &schedule->steps[queue->head]))
+  if (queue->head == NO_STEP || !step_may_start(schedule, &schedule->steps[queue->head])) {
     return NULL;
+  }
   return &schedule->steps[queue->head];
 }
 
@@ -100,8 +105,9 @@ static void finish(struct schedule *schedule, struct queue *queue, struct step *
 /* Lets a rank that has ended its operation begin the second one. */
 static bool go_on(struct world *world, int rank)
 {
-  if (world->schedules[rank].left > 0 || world->later[rank].ranks == 0)
+  if (world->schedules[rank].left > 0 || world->later[rank].ranks == 0) {
     return false;
+  }
   schedule_free(&world->schedules[rank]);
   world->schedules[rank] = world->later[rank];
   world->later[rank] = (struct schedule){0};
@@ -114,8 +120,9 @@ static bool compute(struct world *world, int rank)
   struct schedule *schedule = &world->schedules[rank];
   struct queue *queue = schedule_computing(schedule);
   struct step *step = ready(schedule, queue);
-  if (!step)
+  if (!step) {
     return go_on(world, rank);
+  }
   step_compute(schedule, step);
   finish(schedule, queue, step);
   return true;
@@ -126,8 +133,9 @@ static uint64_t sum_up(const struct step *step)
 {
   const uint8_t *data = step->data;
   uint64_t sum = 0xcbf29ce484222325;
-  for (size_t i = 0; i < step->bytes; i++)
+  for (size_t i = 0; i < step->bytes; i++) {
     sum = (sum ^ data[i]) * 0x100000001b3;
+  }
   return sum | 1;
 }
 
@@ -136,8 +144,9 @@ static void acknowledge(struct world *world, int from, int to, const char **wron
   struct schedule *sender = &world->schedules[from];
   struct queue *queue = schedule_sends(sender, to);
   struct step *step = &sender->steps[queue->head];
-  if (sum_up(step) != world->unacknowledged[from][to])
+  if (sum_up(step) != world->unacknowledged[from][to]) {
     *wrong = "data change before they are acknowledged";
+  }
   world->unacknowledged[from][to] = 0;
   finish(sender, queue, step);
 }
@@ -149,13 +158,15 @@ static bool move(struct world *world, int from, int to, const char **wrong)
   struct queue *in = schedule_receives(receiver, from);
   struct step *send = ready(sender, schedule_sends(sender, to)), *receive = ready(receiver, in);
   if (world->unacknowledged[from][to]) {
-    if (from == world->slow && world->idle < 10 * (unsigned)(world->ranks * world->ranks))
+    if (from == world->slow && world->idle < 10 * (unsigned)(world->ranks * world->ranks)) {
       return false;
+    }
     acknowledge(world, from, to, wrong);
     return true;
   }
-  if (!send || !receive)
+  if (!send || !receive) {
     return false;
+  }
   if (send->bytes != receive->bytes) {
     *wrong = "the sizes of a message differ";
     return false;

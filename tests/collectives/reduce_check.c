@@ -18,8 +18,9 @@ static unsigned wrong;
 
 static void expect(bool right, const char *what)
 {
-  if (!right && wrong++ < 20)
+  if (!right && wrong++ < 20) {
     printf("wrong: %s\n", what);
+  }
 }
 
 struct format {
@@ -91,8 +92,9 @@ static void check_width(void)
   uint16_t one = float_to_bfloat16(1), small = float_to_bfloat16(1.0f / 512), result;
   float wide;
   reduction_load(&sum, &wide, &one, 1);
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < 4; i++) {
     reduction_fold(&sum, &wide, &small, 1);
+  }
   reduction_store(&sum, &result, &wide, 1);
   expect(bfloat16_to_float(result) == 1 + 1.0f / 128, "sum of bfloat16 in float32");
 }
@@ -109,18 +111,21 @@ static void fill(uint8_t *data, size_t bytes, enum harp_dtype dtype)
     random = random * 1664525 + 1013904223;
     data[i] = dtype == HARP_BOOL ? random >> 31 : (uint8_t)(random >> 24);
   }
-  for (size_t i = 0; dtype == HARP_FLOAT32 && i < bytes / sizeof *floats; i++)
+  for (size_t i = 0; dtype == HARP_FLOAT32 && i < bytes / sizeof *floats; i++) {
     floats[i] = (float)data[4 * i] / 3 - 40;
-  for (size_t i = 0; dtype == HARP_FLOAT64 && i < bytes / sizeof *doubles; i++)
+  }
+  for (size_t i = 0; dtype == HARP_FLOAT64 && i < bytes / sizeof *doubles; i++) {
     doubles[i] = data[8 * i] / 3.0 - 40;
+  }
 }
 
 static void compare_folds(const struct folds *set, const struct folds *plain, int dtype, int op)
 {
   static _Alignas(64) uint8_t one[ODD * 8], other[ODD * 8], right[ODD * 8];
   struct reduction reduction;
-  if (!reduction_init(&reduction, dtype, op, 3))
+  if (!reduction_init(&reduction, dtype, op, 3)) {
     return;
+  }
   bool is_short = dtype == HARP_FLOAT16 || dtype == HARP_BFLOAT16;
   fill(one, sizeof one, is_short ? HARP_FLOAT32 : reduction.dtype);
   fill(other, sizeof other, is_short ? HARP_FLOAT32 : reduction.dtype);
@@ -134,8 +139,9 @@ static void compare_conversions(const struct folds *set, const struct folds *pla
 {
   static float wide[VALUES], right_wide[VALUES];
   static uint16_t narrow[VALUES], right_narrow[VALUES];
-  for (size_t i = 0; i < VALUES; i++)
+  for (size_t i = 0; i < VALUES; i++) {
     narrow[i] = (uint16_t)i;
+  }
   set->widen(dtype, wide, narrow, VALUES - 1);
   plain->widen(dtype, right_wide, narrow, VALUES - 1);
   expect(memcmp(wide, right_wide, sizeof wide) == 0, "widening by an instruction set");
@@ -149,13 +155,15 @@ static void compare_conversions(const struct folds *set, const struct folds *pla
 static void check_sets(void)
 {
   unsigned count = 0;
-  while (folds_choose(count))
+  while (folds_choose(count)) {
     count++;
+  }
   const struct folds *plain = folds_choose(count - 1);
   for (unsigned i = 0; i < count; i++) {
     for (int dtype = 0; dtype < HARP_DTYPES; dtype++) {
-      for (int op = 0; op < HARP_REDUCTIONS; op++)
+      for (int op = 0; op < HARP_REDUCTIONS; op++) {
         compare_folds(folds_choose(i), plain, dtype, op);
+      }
     }
     compare_conversions(folds_choose(i), plain, HARP_FLOAT16);
     compare_conversions(folds_choose(i), plain, HARP_BFLOAT16);

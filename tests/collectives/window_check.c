@@ -65,10 +65,12 @@ static void plan_one(struct scene *scene, int rank, int operation)
   char error[HARP_ERROR];
   size_t bytes = scene->count * sizes[scene->type];
   *view = (struct harp_view){calloc(1, bytes + 1), bytes};
-  for (size_t i = 0; i < scene->count; i++)
+  for (size_t i = 0; i < scene->count; i++) {
     set(scene, view, i, input(rank, operation, i));
-  if (operation > 0)
+  }
+  if (operation > 0) {
     schedule_init(plan.schedule, world->ranks);
+  }
   plan_all_reduce(&plan, error);
 }
 
@@ -76,12 +78,14 @@ static bool is_sum(const struct scene *scene, int rank, int operation)
 {
   unsigned sums[PERIOD] = {0};
   for (int each = 0; each < scene->world.ranks; each++) {
-    for (size_t i = 0; i < PERIOD; i++)
+    for (size_t i = 0; i < PERIOD; i++) {
       sums[i] += input(each, operation, i);
+    }
   }
   for (size_t i = 0; i < scene->count; i++) {
-    if (get(scene, &scene->views[rank][operation], i) != sums[i % PERIOD])
+    if (get(scene, &scene->views[rank][operation], i) != sums[i % PERIOD]) {
       return false;
+    }
   }
   return true;
 }
@@ -90,11 +94,13 @@ static const char *run(struct scene *scene)
 {
   const char *wrong = world_run(&scene->world);
   for (int rank = 0; rank < scene->world.ranks && !wrong; rank++) {
-    if (!world_done(&scene->world, rank))
+    if (!world_done(&scene->world, rank)) {
       return "a schedule does not end";
+    }
     for (int operation = 0; operation < OPERATIONS; operation++) {
-      if (!is_sum(scene, rank, operation))
+      if (!is_sum(scene, rank, operation)) {
         return "an element is wrong";
+      }
     }
   }
   return wrong;
@@ -106,18 +112,21 @@ static bool check(int hosts, int local, unsigned type, size_t count, unsigned se
   world_init(&scene.world, hosts * local, seed);
   world_share(&scene.world, local);
   for (int rank = 0; rank < scene.world.ranks; rank++) {
-    for (int operation = 0; operation < OPERATIONS; operation++)
+    for (int operation = 0; operation < OPERATIONS; operation++) {
       plan_one(&scene, rank, operation);
+    }
   }
   const char *wrong = run(&scene);
   for (int rank = 0; rank < scene.world.ranks; rank++) {
-    for (int operation = 0; operation < OPERATIONS; operation++)
+    for (int operation = 0; operation < OPERATIONS; operation++) {
       free(scene.views[rank][operation].data);
+    }
   }
   world_free(&scene.world);
-  if (wrong)
+  if (wrong) {
     printf("%d hosts of %d ranks, type %d, %zu elements: %s\n", hosts, local, dtypes[type], count,
            wrong);
+  }
   return !wrong;
 }
 
@@ -127,8 +136,9 @@ int main(void)
   unsigned checks = 0, wrong = 0;
   for (size_t shape = 0; shape < sizeof shapes / sizeof shapes[0]; shape++) {
     for (unsigned type = 0; type < sizeof sizes / sizeof sizes[0]; type++) {
-      for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+      for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         wrong += !check(shapes[shape][0], shapes[shape][1], type, counts[i], ++checks);
+      }
     }
   }
   printf("%u plans, %u wrong\n", checks, wrong);

@@ -37,8 +37,9 @@ static bool one_in(struct corrupt *corrupt, uint32_t n) { return below(corrupt, 
 
 static void noise(struct corrupt *corrupt, uint8_t *at, uint32_t length)
 {
-  for (uint32_t i = 0; i < length; i++)
+  for (uint32_t i = 0; i < length; i++) {
     at[i] = (uint8_t)draw(corrupt);
+  }
 }
 
 /* --- Real frames --- */
@@ -46,13 +47,15 @@ static void noise(struct corrupt *corrupt, uint8_t *at, uint32_t length)
 void corrupt_learn(struct corrupt *corrupt, const uint8_t *bytes, uint32_t length,
                    uint16_t segment_size, bool checksum_good)
 {
-  if (length > CORRUPT_LARGEST)
+  if (length > CORRUPT_LARGEST) {
     return;
+  }
   uint32_t place = corrupt->kept < CORRUPT_SAMPLES ? corrupt->kept++
                                                    : below(corrupt, corrupt->seen);
   corrupt->seen++;
-  if (place >= CORRUPT_SAMPLES)
+  if (place >= CORRUPT_SAMPLES) {
     return;
+  }
   struct corrupt_frame *sample = &corrupt->samples[place];
   sample->length = length;
   sample->segment_size = segment_size;
@@ -70,14 +73,16 @@ static uint32_t place_in(struct corrupt *corrupt, const struct corrupt_frame *fr
 
 static void flip_bits(struct corrupt *corrupt, struct corrupt_frame *frame)
 {
-  for (uint32_t n = 1 + below(corrupt, 8); n > 0 && frame->length > 0; n--)
+  for (uint32_t n = 1 + below(corrupt, 8); n > 0 && frame->length > 0; n--) {
     frame->bytes[place_in(corrupt, frame)] ^= (uint8_t)(1u << below(corrupt, 8));
+  }
 }
 
 static void replace_bytes(struct corrupt *corrupt, struct corrupt_frame *frame)
 {
-  for (uint32_t n = 1 + below(corrupt, 6); n > 0 && frame->length > 0; n--)
+  for (uint32_t n = 1 + below(corrupt, 6); n > 0 && frame->length > 0; n--) {
     frame->bytes[place_in(corrupt, frame)] = (uint8_t)draw(corrupt);
+  }
 }
 
 static void cut_short(struct corrupt *corrupt, struct corrupt_frame *frame)
@@ -88,8 +93,9 @@ static void cut_short(struct corrupt *corrupt, struct corrupt_frame *frame)
 static void lengthen(struct corrupt *corrupt, struct corrupt_frame *frame)
 {
   uint32_t more = below(corrupt, CORRUPT_LARGEST - frame->length + 1);
-  if (!one_in(corrupt, 8) && more > 64)
+  if (!one_in(corrupt, 8) && more > 64) {
     more = below(corrupt, 64);
+  }
   noise(corrupt, frame->bytes + frame->length, more);
   frame->length += more;
 }
@@ -101,8 +107,9 @@ static void set_extreme(struct corrupt *corrupt, struct corrupt_frame *frame)
   uint16_t value = one_in(corrupt, 4) ? (uint16_t)(frame->length - below(corrupt, 4))
                                       : values[below(corrupt, sizeof values / sizeof values[0])];
   uint32_t at = place_in(corrupt, frame) & ~1u;
-  if (at + 2 > frame->length)
+  if (at + 2 > frame->length) {
     return;
+  }
   frame->bytes[at] = (uint8_t)(value >> 8);
   frame->bytes[at + 1] = (uint8_t)value;
 }
@@ -118,8 +125,9 @@ static uint32_t tcp_at(const struct corrupt_frame *frame)
 static void change_options(struct corrupt *corrupt, struct corrupt_frame *frame)
 {
   uint32_t tcp = tcp_at(frame);
-  if (!tcp)
+  if (!tcp) {
     return;
+  }
   uint32_t room = frame->length - tcp - TCP_HEADER;
   noise(corrupt, frame->bytes + tcp + TCP_HEADER, room < 40 ? room : 40);
   /* Known kinds, with lengths that may not fit. */
@@ -133,22 +141,25 @@ static void change_options(struct corrupt *corrupt, struct corrupt_frame *frame)
 static void change_flags(struct corrupt *corrupt, struct corrupt_frame *frame)
 {
   uint32_t tcp = tcp_at(frame);
-  if (tcp)
+  if (tcp) {
     frame->bytes[tcp + TCP_FLAG_BYTE] = (uint8_t)draw(corrupt);
+  }
 }
 
 /* Changes the sequence or acknowledgement number, to any value or to one near the old value. */
 static void move_numbers(struct corrupt *corrupt, struct corrupt_frame *frame)
 {
   uint32_t tcp = tcp_at(frame);
-  if (!tcp)
+  if (!tcp) {
     return;
+  }
   uint8_t *at = frame->bytes + tcp + (one_in(corrupt, 2) ? TCP_SEQUENCE : TCP_ACKNOWLEDGEMENT);
   uint32_t value = (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
   uint32_t near = one_in(corrupt, 2) ? 16 : 1u << 21;
   value = one_in(corrupt, 3) ? (uint32_t)draw(corrupt) : value + below(corrupt, 2 * near) - near;
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < 4; i++) {
     at[i] = (uint8_t)(value >> (24 - 8 * i));
+  }
 }
 
 /* Appends the end of another frame to the start of this one. */
@@ -156,8 +167,9 @@ static void splice(struct corrupt *corrupt, struct corrupt_frame *frame)
 {
   const struct corrupt_frame *other = &corrupt->samples[below(corrupt, corrupt->kept)];
   uint32_t at = place_in(corrupt, frame);
-  if (at >= other->length)
+  if (at >= other->length) {
     return;
+  }
   memcpy(frame->bytes + at, other->bytes + at, other->length - at);
   frame->length = other->length;
 }
@@ -172,13 +184,16 @@ static void mend_ip_checksum(struct corrupt_frame *frame)
 {
   uint32_t size = frame->length > ETH_HEADER ? (frame->bytes[ETH_HEADER] & 15u) * 4 : 0, sum = 0;
   uint8_t *ip = frame->bytes + ETH_HEADER;
-  if (size < IP_HEADER || ETH_HEADER + size > frame->length)
+  if (size < IP_HEADER || ETH_HEADER + size > frame->length) {
     return;
+  }
   ip[IP_SUM] = ip[IP_SUM + 1] = 0;
-  for (uint32_t i = 0; i < size; i += 2)
+  for (uint32_t i = 0; i < size; i += 2) {
     sum += (uint32_t)(ip[i] << 8 | ip[i + 1]);
-  while (sum >> 16)
+  }
+  while (sum >> 16) {
     sum = (sum & 0xffff) + (sum >> 16);
+  }
   ip[IP_SUM] = (uint8_t)(~sum >> 8);
   ip[IP_SUM + 1] = (uint8_t)~sum;
 }
@@ -187,13 +202,16 @@ static void corrupt_sample(struct corrupt *corrupt, struct corrupt_frame *out)
 {
   const struct corrupt_frame *sample = &corrupt->samples[below(corrupt, corrupt->kept)];
   memcpy(out, sample, offsetof(struct corrupt_frame, bytes) + sample->length);
-  for (uint32_t n = 1 + below(corrupt, 3); n > 0; n--)
+  for (uint32_t n = 1 + below(corrupt, 3); n > 0; n--) {
     changes[below(corrupt, sizeof changes / sizeof changes[0])](corrupt, out);
-  if (!one_in(corrupt, 4))
+  }
+  if (!one_in(corrupt, 4)) {
     mend_ip_checksum(out);
+  }
   out->checksum_good = one_in(corrupt, 2);
-  if (one_in(corrupt, 16))
+  if (one_in(corrupt, 16)) {
     out->segment_size = (uint16_t)draw(corrupt);
+  }
 }
 
 /* Random bytes, often after headers that a host accepts. */
@@ -206,14 +224,16 @@ static void make_noise(struct corrupt *corrupt, struct corrupt_frame *out)
   out->segment_size = 0;
   out->checksum_good = one_in(corrupt, 2);
   noise(corrupt, out->bytes, out->length);
-  if (corrupt->kept && out->length >= head)
+  if (corrupt->kept && out->length >= head) {
     memcpy(out->bytes, corrupt->samples[below(corrupt, corrupt->kept)].bytes, head);
+  }
 }
 
 void corrupt_next(struct corrupt *corrupt, struct corrupt_frame *out)
 {
-  if (corrupt->kept == 0 || one_in(corrupt, 3))
+  if (corrupt->kept == 0 || one_in(corrupt, 3)) {
     make_noise(corrupt, out);
-  else
+  } else {
     corrupt_sample(corrupt, out);
+  }
 }

@@ -38,9 +38,10 @@ static void fatal(const char *what, const char *why)
 
 static bool seen(void *user, enum forwarder_end from, const struct harp_rx_frame *frame)
 {
-  if (from == FORWARDER_OTHER && !flooding)
+  if (from == FORWARDER_OTHER && !flooding) {
     corrupt_learn(&corrupt, frame->header, frame->header_length, frame->segment_size,
                   frame->checksum_good);
+  }
   return true;
 }
 
@@ -49,8 +50,9 @@ static bool put(const struct corrupt_frame *frame)
 {
   int rc = forwarder_put(&forwarder, FORWARDER_VICTIM, frame->bytes, frame->length,
                          frame->segment_size, frame->checksum_good);
-  if (rc < 0 && rc != -EAGAIN)
+  if (rc < 0 && rc != -EAGAIN) {
     fatal("cannot send a frame", strerror(-rc));
+  }
   return rc == 0;
 }
 
@@ -74,8 +76,9 @@ static void flood(unsigned long count, uint64_t seed, bool checksum_good)
       forwarder_flush(&forwarder, FORWARDER_VICTIM);
       forwarder_pass(&forwarder);
       sched_yield();
-      if (seconds() - progress > STUCK_S)
+      if (seconds() - progress > STUCK_S) {
         fatal("flood", "the victim accepts no more frames");
+      }
     }
     sent++;
     if (sent % BURST == 0) {
@@ -98,32 +101,37 @@ static bool obey(void)
   unsigned long long seed;
   int checksum_good;
   ssize_t got = read(STDIN_FILENO, line, sizeof line - 1);
-  if (got <= 0)
+  if (got <= 0) {
     return false;
+  }
   line[got] = '\0';
-  if (sscanf(line, "flood %lu %llu %d", &count, &seed, &checksum_good) != 3)
+  if (sscanf(line, "flood %lu %llu %d", &count, &seed, &checksum_good) != 3) {
     fatal("no such command", line);
+  }
   flood(count, seed, checksum_good);
   return true;
 }
 
 int main(int argc, char **argv)
 {
-  if (argc != 3)
+  if (argc != 3) {
     fatal("usage", "garbage_injector VICTIM OTHER");
+  }
   char error[HARP_PORT_ERROR_SIZE];
   corrupt_seed(&corrupt, 1);
   forwarder.seen = seen;
-  if (forwarder_open(&forwarder, argv[1], argv[2], error) < 0)
+  if (forwarder_open(&forwarder, argv[1], argv[2], error) < 0) {
     fatal(argv[1], error);
+  }
   printf("ok\n");
   fflush(stdout);
   for (bool alive = true; alive;) {
     int passed = forwarder_pass(&forwarder);
-    if (forwarder_wait(&forwarder, STDIN_FILENO, NAP_MS))
+    if (forwarder_wait(&forwarder, STDIN_FILENO, NAP_MS)) {
       alive = obey();
-    else if (passed > 0)
+    } else if (passed > 0) {
       sched_yield();
+    }
   }
   forwarder_close(&forwarder);
   return 0;

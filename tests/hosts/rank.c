@@ -83,8 +83,9 @@ static double elapsed_ms(void) { return (double)(clock_ns() - rank.began_ns) / 1
 
 static bool failed(const char *call, ncclResult_t result)
 {
-  if (result != ncclSuccess)
+  if (result != ncclSuccess) {
     answer("failed %s %d %.1f", call, (int)result, elapsed_ms());
+  }
   return result != ncclSuccess;
 }
 
@@ -112,23 +113,26 @@ static void fatal(const char *what)
 
 static void *listener_of(int number)
 {
-  if (number < 0 || number >= rank.listener_count)
+  if (number < 0 || number >= rank.listener_count) {
     fatal("no such listener");
+  }
   return rank.listeners[number];
 }
 
 static struct comm *comm_of(int number)
 {
-  if (number < 0 || number >= rank.comm_count)
+  if (number < 0 || number >= rank.comm_count) {
     fatal("no such comm");
+  }
   return &rank.comms[number];
 }
 
 static void do_init(const char *words)
 {
   int devices = 0;
-  if (failed("init", rank.api.init(say)) || failed("devices", rank.api.devices(&devices)))
+  if (failed("init", rank.api.init(say)) || failed("devices", rank.api.devices(&devices))) {
     return;
+  }
   answer("ok %d", devices);
 }
 
@@ -137,20 +141,24 @@ static void do_listen(const char *words)
   unsigned char handle[HANDLE_MOST] = {0};
   char text[2 * HANDLE_MOST + 1];
   void *listener = NULL;
-  if (rank.listener_count == OBJECTS)
+  if (rank.listener_count == OBJECTS) {
     fatal("too many listeners");
-  if (failed("listen", rank.api.listen(atoi(words), handle, &listener)))
+  }
+  if (failed("listen", rank.api.listen(atoi(words), handle, &listener))) {
     return;
-  for (size_t i = 0; i < rank.api.handle_size; i++)
+  }
+  for (size_t i = 0; i < rank.api.handle_size; i++) {
     sprintf(text + 2 * i, "%02x", handle[i]);
+  }
   rank.listeners[rank.listener_count++] = listener;
   answer("ok %d %s", rank.listener_count - 1, text);
 }
 
 static void keep(void *comm, bool sends)
 {
-  if (rank.comm_count == OBJECTS)
+  if (rank.comm_count == OBJECTS) {
     fatal("too many comms");
+  }
   rank.comms[rank.comm_count++] = (struct comm){comm, sends};
   answer("ok %d", rank.comm_count - 1);
 }
@@ -169,19 +177,24 @@ static void do_connect(const char *words)
   double limit_ms;
   int device = 0;
   void *comm = NULL;
-  if (sscanf(words, "%257s %lf %d", text, &limit_ms, &device) < 2)
+  if (sscanf(words, "%257s %lf %d", text, &limit_ms, &device) < 2) {
     fatal("connect HANDLE MS [DEVICE]");
-  for (size_t i = 0; i < HANDLE_MOST; i++)
-    if (sscanf(text + 2 * i, "%2hhx", &handle[i]) != 1)
+  }
+  for (size_t i = 0; i < HANDLE_MOST; i++) {
+    if (sscanf(text + 2 * i, "%2hhx", &handle[i]) != 1) {
       break;
+    }
+  }
   do {
-    if (failed("connect", rank.api.connect(device, handle, &comm)))
+    if (failed("connect", rank.api.connect(device, handle, &comm))) {
       return;
+    }
   } while (!comm && in_time(limit_ms));
-  if (comm)
+  if (comm) {
     keep(comm, true);
-  else
+  } else {
     answer("late");
+  }
 }
 
 static void do_accept(const char *words)
@@ -189,16 +202,19 @@ static void do_accept(const char *words)
   int number;
   double limit_ms;
   void *comm = NULL;
-  if (sscanf(words, "%d %lf", &number, &limit_ms) != 2)
+  if (sscanf(words, "%d %lf", &number, &limit_ms) != 2) {
     fatal("accept LISTENER MS");
+  }
   do {
-    if (failed("accept", rank.api.accept(listener_of(number), &comm)))
+    if (failed("accept", rank.api.accept(listener_of(number), &comm))) {
       return;
+    }
   } while (!comm && in_time(limit_ms));
-  if (comm)
+  if (comm) {
     keep(comm, false);
-  else
+  } else {
     answer("late");
+  }
 }
 
 /* --- Messages --- */
@@ -249,10 +265,12 @@ static int post(struct stream *stream)
     }
     result = api->irecv(stream->comm->comm, data, stream->size, stream->mhandle, request);
   }
-  if (failed(stream->comm->sends ? "isend" : "irecv", result))
+  if (failed(stream->comm->sends ? "isend" : "irecv", result)) {
     return -1;
-  if (stream->watch && !stream->comm->sends && !*request)
+  }
+  if (stream->watch && !stream->comm->sends && !*request) {
     watch_released(stream->watch, data);
+  }
   stream->posted += *request != NULL;
   return *request != NULL;
 }
@@ -261,10 +279,12 @@ static int post(struct stream *stream)
 static int test(struct stream *stream)
 {
   int done = 0, size = 0;
-  if (failed("test", rank.api.test(stream->requests[stream->done % WINDOW], &done, &size)))
+  if (failed("test", rank.api.test(stream->requests[stream->done % WINDOW], &done, &size))) {
     return -1;
-  if (done && stream->watch && !stream->comm->sends)
+  }
+  if (done && stream->watch && !stream->comm->sends) {
     watch_released(stream->watch, slot(stream, stream->done));
+  }
   if (done && !stream->comm->sends &&
       ((unsigned long)size != stream->size ||
        memcmp(slot(stream, stream->done), expected(stream, stream->done), stream->size) != 0)) {
@@ -279,18 +299,22 @@ static int test(struct stream *stream)
 static int advance(struct stream *stream)
 {
   int posted = 0, tested = 0;
-  if (stream->posted < stream->count && stream->posted - stream->done < WINDOW)
+  if (stream->posted < stream->count && stream->posted - stream->done < WINDOW) {
     posted = post(stream);
-  if (posted >= 0 && stream->done < stream->posted)
+  }
+  if (posted >= 0 && stream->done < stream->posted) {
     tested = test(stream);
+  }
   return posted < 0 || tested < 0 ? -1 : posted + tested > 0;
 }
 
 static bool all_done(const struct stream *streams, int count)
 {
-  for (int i = 0; i < count; i++)
-    if (streams[i].done < streams[i].count)
+  for (int i = 0; i < count; i++) {
+    if (streams[i].done < streams[i].count) {
       return false;
+    }
+  }
   return true;
 }
 
@@ -299,10 +323,11 @@ static bool all_done(const struct stream *streams, int count)
 static void idle(uint64_t since_ns)
 {
   struct timespec pause = {.tv_nsec = 500 * 1000};
-  if (clock_ns() - since_ns < EAGER_NS)
+  if (clock_ns() - since_ns < EAGER_NS) {
     sched_yield();
-  else
+  } else {
     syscall(SYS_nanosleep, &pause, NULL); /* the C library's executes locked instructions */
+  }
 }
 
 /* false: an answer was printed. */
@@ -313,18 +338,20 @@ static bool pump(struct stream *streams, int count)
     bool advanced = false;
     for (int i = 0; i < count; i++) {
       int result = advance(&streams[i]);
-      if (result < 0)
+      if (result < 0) {
         return false;
+      }
       advanced |= result > 0;
     }
     if (elapsed_ms() > streams->limit_ms && !all_done(streams, count)) {
       answer("late");
       return false;
     }
-    if (advanced)
+    if (advanced) {
       advanced_ns = clock_ns();
-    else
+    } else {
       idle(advanced_ns);
+    }
   }
   return true;
 }
@@ -334,10 +361,12 @@ static bool begin_stream(struct stream *stream)
 {
   size_t size = memory_size(stream);
   stream->memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (stream->memory == MAP_FAILED)
+  if (stream->memory == MAP_FAILED) {
     fatal("no memory for the messages");
-  for (size_t i = 0; i < stream->size + PERIOD; i++)
+  }
+  for (size_t i = 0; i < stream->size + PERIOD; i++) {
     stream->memory[WINDOW * stream->size + i] = (unsigned char)(i % PERIOD);
+  }
   return !failed("regMr", rank.api.register_memory(stream->comm->comm, stream->memory, size,
                                                    &stream->mhandle));
 }
@@ -346,36 +375,43 @@ static void end_stream(struct stream *stream)
 {
   rank.api.deregister_memory(stream->comm->comm, stream->mhandle);
   /* Requests of an unfinished stream may still use the memory, so it stays mapped. */
-  if (stream->done == stream->count)
+  if (stream->done == stream->count) {
     munmap(stream->memory, memory_size(stream));
+  }
 }
 
 static void run_streams(struct stream *streams, int count)
 {
   int begun = 0;
-  while (begun < count && begin_stream(&streams[begun]))
+  while (begun < count && begin_stream(&streams[begun])) {
     begun++;
+  }
   struct watch *watch = streams->watch;
-  if (watch && watch_start(watch) != 0)
+  if (watch && watch_start(watch) != 0) {
     fatal("no thread");
+  }
   bool good = begun == count && pump(streams, count);
   unsigned long foreign = watch ? watch_end(watch) : 0;
-  for (int i = 0; i < begun; i++)
+  for (int i = 0; i < begun; i++) {
     end_stream(&streams[i]);
-  if (good && foreign)
+  }
+  if (good && foreign) {
     answer("foreign %lu", foreign);
-  else if (good && watch)
+  } else if (good && watch) {
     answer("ok %.1f %lu", elapsed_ms(), atomic_load(&watch->scans));
-  else if (good)
+  } else if (good) {
     answer("ok %.1f", elapsed_ms());
+  }
 }
 
 static void do_stream(const char *words)
 {
   int number;
   struct stream stream = {0};
-  if (sscanf(words, "%d %lu %lu %lf", &number, &stream.count, &stream.size, &stream.limit_ms) != 4)
+  if (sscanf(words, "%d %lu %lu %lf", &number, &stream.count, &stream.size, &stream.limit_ms) !=
+      4) {
     fatal("send or receive COMM COUNT SIZE MS");
+  }
   stream.comm = comm_of(number);
   run_streams(&stream, 1);
 }
@@ -385,8 +421,9 @@ static void exchange(const char *words, struct watch *watch)
   struct stream streams[STREAMS] = {0};
   int count = 0, number, used, more;
   if (sscanf(words, "%lu %lu %lf%n", &streams->count, &streams->size, &streams->limit_ms, &used) !=
-      3)
+      3) {
     fatal("exchange or poll COUNT SIZE MS COMM...");
+  }
   streams->watch = watch;
   for (words += used; count < STREAMS && sscanf(words, "%d%n", &number, &more) == 1;
        words += more) {
@@ -413,27 +450,31 @@ static ncclResult_t close_comm(struct comm *comm)
 
 static void do_close(const char *words)
 {
-  if (!failed("close", close_comm(comm_of(atoi(words)))))
+  if (!failed("close", close_comm(comm_of(atoi(words))))) {
     answer("ok %.1f", elapsed_ms());
+  }
 }
 
 static void do_unlisten(const char *words)
 {
-  if (!failed("closeListen", rank.api.close_listener(listener_of(atoi(words)))))
+  if (!failed("closeListen", rank.api.close_listener(listener_of(atoi(words))))) {
     answer("ok");
+  }
 }
 
 static void do_finalize(const char *words)
 {
-  if (!failed("finalize", rank.api.finalize()))
+  if (!failed("finalize", rank.api.finalize())) {
     answer("ok");
+  }
 }
 
 static void load(void)
 {
   char error[NETAPI_ERROR];
-  if (netapi_open(&rank.api, rank.plugin, rank.version, error))
+  if (netapi_open(&rank.api, rank.plugin, rank.version, error)) {
     fatal(error);
+  }
 }
 
 static void do_load(const char *words)
@@ -453,10 +494,12 @@ static void do_unload(const char *words)
 static void do_drop(const char *words)
 {
   uid_t user = (uid_t)atoi(words);
-  for (unsigned long number = 0; prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; number++)
+  for (unsigned long number = 0; prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; number++) {
     prctl(PR_CAPBSET_DROP, number, 0, 0, 0);
-  if (setgroups(0, NULL) || setresgid(user, user, user) || setresuid(user, user, user))
+  }
+  if (setgroups(0, NULL) || setresgid(user, user, user) || setresuid(user, user, user)) {
     fatal("cannot become another user");
+  }
   answer("ok");
 }
 
@@ -485,28 +528,32 @@ static void try_all(void *listener, struct comm *comm)
 static void do_fork(const char *words)
 {
   int listener, number, status;
-  if (sscanf(words, "%d %d", &listener, &number) != 2)
+  if (sscanf(words, "%d %d", &listener, &number) != 2) {
     fatal("fork LISTENER COMM");
+  }
   pid_t child = fork();
   if (child == 0) {
     try_all(listener_of(listener), comm_of(number));
     exit(0);
   }
-  if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+  if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
     answer("the child ended with %d", status);
+  }
 }
 
 static void do_child(const char *words)
 {
   pid_t child = fork();
   if (child == 0) {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
       close(fd); /* the reader of these pipes waits only for the parent's end */
+    }
     usleep((useconds_t)atoi(words) * 1000);
     _exit(0);
   }
-  if (child < 0)
+  if (child < 0) {
     fatal("no child");
+  }
   answer("ok");
 }
 
@@ -542,12 +589,14 @@ static void run(const char *line)
 int main(int argc, char **argv)
 {
   char line[LINE];
-  if (argc != 3)
+  if (argc != 3) {
     fatal("usage: rank PLUGIN API");
+  }
   rank.plugin = argv[1];
   rank.version = atoi(argv[2]);
   load();
-  while (fgets(line, sizeof line, stdin))
+  while (fgets(line, sizeof line, stdin)) {
     run(line);
+  }
   return 0;
 }

@@ -11,8 +11,9 @@ static unsigned long scan_line(const unsigned char *data, const unsigned char *e
     unsigned char seen = *(const volatile unsigned char *)(data + i);
     foreign += seen != WATCH_FILL && seen != expected[i];
     missing += seen != expected[i];
-    if (i == WATCH_LINE - WATCH_FLAG && missing)
+    if (i == WATCH_LINE - WATCH_FLAG && missing) {
       return foreign; /* its flag is not there */
+    }
   }
   return missing;
 }
@@ -22,21 +23,25 @@ static void scan(struct watch *watch, struct watch_slot *slot)
   unsigned long before = atomic_load(&slot->posts);
   const unsigned char *expected = atomic_load(&slot->expected);
   unsigned long foreign = 0;
-  if (before % 2 == 0)
+  if (before % 2 == 0) {
     return;
-  for (size_t i = 0; i < slot->size; i += WATCH_LINE)
+  }
+  for (size_t i = 0; i < slot->size; i += WATCH_LINE) {
     foreign += scan_line(slot->data + i, expected + i);
+  }
   atomic_fetch_add(&watch->scans, 1);
-  if (atomic_load(&slot->posts) == before)
+  if (atomic_load(&slot->posts) == before) {
     atomic_fetch_add(&watch->foreign, foreign);
+  }
 }
 
 static void *run(void *argument)
 {
   struct watch *watch = argument;
   while (!atomic_load(&watch->stop)) {
-    for (unsigned i = 0; i < atomic_load(&watch->count); i++)
+    for (unsigned i = 0; i < atomic_load(&watch->count); i++) {
       scan(watch, &watch->slots[i]);
+    }
   }
   return NULL;
 }
@@ -53,8 +58,9 @@ unsigned long watch_end(struct watch *watch)
 static struct watch_slot *find(struct watch *watch, const unsigned char *data)
 {
   for (unsigned i = 0; i < atomic_load(&watch->count); i++) {
-    if (watch->slots[i].data == data)
+    if (watch->slots[i].data == data) {
       return &watch->slots[i];
+    }
   }
   return NULL;
 }
@@ -63,8 +69,9 @@ void watch_posted(struct watch *watch, const unsigned char *data, const unsigned
                   size_t size)
 {
   struct watch_slot *slot = find(watch, data);
-  if (!slot && atomic_load(&watch->count) == WATCH_SLOTS)
+  if (!slot && atomic_load(&watch->count) == WATCH_SLOTS) {
     return;
+  }
   if (!slot) {
     slot = &watch->slots[atomic_load(&watch->count)];
     slot->data = data;
@@ -79,6 +86,7 @@ void watch_posted(struct watch *watch, const unsigned char *data, const unsigned
 void watch_released(struct watch *watch, const unsigned char *data)
 {
   struct watch_slot *slot = find(watch, data);
-  if (slot)
+  if (slot) {
     atomic_fetch_add(&slot->posts, 1);
+  }
 }

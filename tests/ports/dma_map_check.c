@@ -32,8 +32,9 @@ static struct loan random_loan(void)
 
 static void change(struct loan loan, int by)
 {
-  for (uintptr_t at = loan.start; at < loan.end; at += PAGE)
+  for (uintptr_t at = loan.start; at < loan.end; at += PAGE) {
     counts[(at - FIRST) / PAGE] += (unsigned)by;
+  }
 }
 
 static void check(struct dma_table *lent)
@@ -83,15 +84,18 @@ static void step(struct dma_table *lent)
 int main(int count, char **words)
 {
   struct dma_table lent;
-  if (count != 4)
+  if (count != 4) {
     return 2;
+  }
   srandom((unsigned)atoi(words[1]));
-  if (harp_dma_table_init(&lent, REACH_PROCESS, NULL, (uint32_t)atoi(words[3])) != 0)
+  if (harp_dma_table_init(&lent, REACH_PROCESS, NULL, (uint32_t)atoi(words[3])) != 0) {
     return 2;
+  }
   for (int i = 0; i < atoi(words[2]); i++) {
     step(&lent);
-    if (i % 16 == 0)
+    if (i % 16 == 0) {
       check(&lent);
+    }
   }
   while (live_count) {
     struct loan loan = live[--live_count];

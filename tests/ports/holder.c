@@ -20,8 +20,9 @@ static uint16_t hold(uint16_t id, uint16_t queue, struct rte_mbuf *mbufs[], uint
                      void *unused)
 {
   for (uint16_t i = 0; holds && i < count && held_count < HELD; i++) {
-    for (struct rte_mbuf *part = mbufs[i]; part; part = part->next)
+    for (struct rte_mbuf *part = mbufs[i]; part; part = part->next) {
       rte_mbuf_refcnt_update(part, 1);
+    }
     held[held_count++] = mbufs[i];
   }
   return count;
@@ -41,8 +42,9 @@ int probe_hold(void)
   holds = true;
   RTE_ETH_FOREACH_DEV(id)
   {
-    if (!rte_eth_add_tx_callback(id, 0, hold, NULL))
+    if (!rte_eth_add_tx_callback(id, 0, hold, NULL)) {
       return -ENOTSUP;
+    }
   }
   return rte_eth_dev_callback_register(RTE_ETH_ALL, RTE_ETH_EVENT_DESTROY, let_go, NULL);
 }

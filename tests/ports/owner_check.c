@@ -26,15 +26,18 @@ static void answer_child(struct ethdev_owner *owner)
   pid_t child = pipe(told) == 0 ? fork() : -1;
   if (child == 0) {
     harp_ethdev_owner_forget(owner);
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
       close(fd); /* the reader of these pipes waits only for the parent's end */
+    }
     close(told[1]);
-    for (;;)
+    for (;;) {
       pause();
+    }
   }
   close(told[1]); /* the child closes its copy after the release */
-  while (read(told[0], &done, 1) > 0)
+  while (read(told[0], &done, 1) > 0) {
     continue;
+  }
   close(told[0]);
   printf("%d\n", (int)child);
 }
@@ -44,8 +47,9 @@ int main(int argc, char **argv)
   char line[32], error[HARP_PORT_ERROR_SIZE];
   struct ethdev_spec spec;
   struct ethdev_owner owner;
-  if (argc != 4 || harp_ethdev_spec_parse(&spec, argv[1], error) < 0)
+  if (argc != 4 || harp_ethdev_spec_parse(&spec, argv[1], error) < 0) {
     return 2;
+  }
   snprintf(spec.uio, sizeof(spec.uio), "%s", argv[2]);
   setvbuf(stdout, NULL, _IOLBF, 0);
   harp_ethdev_owner_init(&owner);

@@ -62,10 +62,11 @@ static uint64_t cpu_ms(void)
 
 static void answer(int rc)
 {
-  if (rc < 0)
+  if (rc < 0) {
     printf("error %d %s\n", -rc, strerror(-rc));
-  else
+  } else {
     printf("ok %d\n", rc);
+  }
 }
 
 static uint8_t nibble(char c) { return (uint8_t)(c <= '9' ? c - '0' : c - 'a' + 10); }
@@ -73,8 +74,9 @@ static uint8_t nibble(char c) { return (uint8_t)(c <= '9' ? c - '0' : c - 'a' + 
 static uint32_t read_hex(const char *text)
 {
   uint32_t length = 0;
-  for (; text[0] > ' ' && text[1] > ' ' && length < FRAME_ROOM; text += 2)
+  for (; text[0] > ' ' && text[1] > ' ' && length < FRAME_ROOM; text += 2) {
     frame_bytes[length++] = (uint8_t)(nibble(text[0]) << 4 | nibble(text[1]));
+  }
   return length;
 }
 
@@ -91,9 +93,11 @@ static void read_mac(const char *text, uint8_t *mac)
 {
   unsigned part[6];
   if (sscanf(text, "%x:%x:%x:%x:%x:%x", &part[0], &part[1], &part[2], &part[3], &part[4],
-             &part[5]) == 6)
-    for (int i = 0; i < 6; i++)
+             &part[5]) == 6) {
+    for (int i = 0; i < 6; i++) {
       mac[i] = (uint8_t)part[i];
+    }
+  }
 }
 
 static void do_open(const char *line)
@@ -149,8 +153,9 @@ static uint16_t cut(struct iovec *iov, uint32_t header, uint32_t length, unsigne
   uint32_t step = (length - header + pieces - 2) / (pieces - 1);
   uint16_t n = 0;
   iov[n++] = (struct iovec){frame_bytes, header};
-  for (uint32_t at = header; at < length; at += step)
+  for (uint32_t at = header; at < length; at += step) {
     iov[n++] = (struct iovec){frame_bytes + at, length - at < step ? length - at : step};
+  }
   return n;
 }
 
@@ -185,8 +190,9 @@ static void print_frame(const struct harp_rx_frame *frame)
 {
   long place = -1;
   if (frame->payload_length && frame->payload >= hint_bytes &&
-      frame->payload < hint_bytes + HINT_ROOM)
+      frame->payload < hint_bytes + HINT_ROOM) {
     place = frame->payload - hint_bytes;
+  }
   printf("frame %u %u %u %u %ld ", frame->header_length, frame->payload_length, frame->segment_size,
          frame->checksum_good, place);
   print_hex(frame->header, frame->header_length);
@@ -221,14 +227,17 @@ static void do_receive(const char *line)
       answer(n);
       return;
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
       print_frame(&frames[i]);
+    }
     count += (unsigned)n;
-    if (count >= most || now_ms() >= end)
+    if (count >= most || now_ms() >= end) {
       break;
+    }
     struct timespec pause = {.tv_nsec = 200000};
-    if (n == 0)
+    if (n == 0) {
       nanosleep(&pause, NULL);
+    }
   }
   answer((int)count);
 }
@@ -308,8 +317,9 @@ static void do_blast(const char *line)
 static uint32_t keep(const struct harp_rx_frame *frame, uint32_t place)
 {
   uint32_t length = frame->header_length;
-  if (place + length > HINT_ROOM)
+  if (place + length > HINT_ROOM) {
     place = 0;
+  }
   memcpy(hint_bytes + place, frame->header, length);
   return place + length;
 }
@@ -330,11 +340,13 @@ static void do_drain(const char *line)
     polls++;
     for (int i = 0; i < n; i++) {
       bytes += frames[i].header_length + frames[i].payload_length;
-      if (copy)
+      if (copy) {
         place = keep(&frames[i], place);
+      }
     }
-    if (n <= 0)
+    if (n <= 0) {
       continue;
+    }
     count += (uint64_t)n;
     last = now_ms();
     if (!begin) {
@@ -395,8 +407,9 @@ static void do_fork(const char *line)
     usleep(milliseconds * 1000);
     _exit(0);
   }
-  if (child < 0)
+  if (child < 0) {
     answer(-errno);
+  }
 }
 
 static void do_small(const char *line)
@@ -431,11 +444,12 @@ static void obey(const char *line)
       {"count ", do_count},  {"blast ", do_blast}, {"drain ", do_drain},     {"reserve ", do_port},
       {"release ", do_port}, {"dma_", do_memory},  {"reclaim ", do_memory},  {"fork ", do_fork},
   };
-  for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+  for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
     if (strncmp(line, commands[i].word, strlen(commands[i].word)) == 0) {
       commands[i].act(line);
       return;
     }
+  }
   do_small(line);
 }
 
@@ -447,8 +461,9 @@ int main(void)
     obey(line);
     fflush(stdout);
   }
-  for (current = 0; current < 2; current++)
+  for (current = 0; current < 2; current++) {
     harp_port_close(port);
+  }
   free(line);
   return 0;
 }

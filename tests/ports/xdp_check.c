@@ -28,8 +28,9 @@ static uint32_t read_hex(const char *text)
 {
   uint32_t length = 0;
   unsigned byte;
-  for (; length < FRAME_ROOM && sscanf(text, "%2x", &byte) == 1; text += 2)
+  for (; length < FRAME_ROOM && sscanf(text, "%2x", &byte) == 1; text += 2) {
     frame[length++] = (uint8_t)byte;
+  }
   return length;
 }
 
@@ -41,12 +42,13 @@ static void judge(int program, uint32_t length)
       .test.data_size_in = length,
       .test.repeat = 1,
   };
-  if (syscall(SYS_bpf, BPF_PROG_TEST_RUN, &attributes, sizeof(attributes)) < 0)
+  if (syscall(SYS_bpf, BPF_PROG_TEST_RUN, &attributes, sizeof(attributes)) < 0) {
     printf("error %d\n", errno);
-  else if (attributes.test.retval == XDP_REDIRECT || attributes.test.retval == XDP_PASS)
+  } else if (attributes.test.retval == XDP_REDIRECT || attributes.test.retval == XDP_PASS) {
     puts(attributes.test.retval == XDP_REDIRECT ? "ours" : "kernel");
-  else
+  } else {
     printf("verdict %u\n", attributes.test.retval);
+  }
 }
 
 int main(int argc, char **argv)
@@ -59,10 +61,12 @@ int main(int argc, char **argv)
   if (argc < 4 ||
       sscanf(argv[1], "%x:%x:%x:%x:%x:%x", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4], &mac[5]) !=
           6 ||
-      inet_pton(AF_INET, argv[2], &address) != 1 || sscanf(argv[3], "%u-%u", &first, &last) != 2)
+      inet_pton(AF_INET, argv[2], &address) != 1 || sscanf(argv[3], "%u-%u", &first, &last) != 2) {
     return 2;
-  for (int i = 0; i < 6; i++)
+  }
+  for (int i = 0; i < 6; i++) {
     own[i] = (uint8_t)mac[i];
+  }
   harp_xdp_steering_init(&steering);
   int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
   if (harp_xdp_steering_open(&steering, "check", address.s_addr, own, 1, false, error) < 0) {
@@ -84,8 +88,9 @@ int main(int argc, char **argv)
   }
   char *line = NULL;
   size_t room = 0;
-  while (getline(&line, &room, stdin) > 0)
+  while (getline(&line, &room, stdin) > 0) {
     judge(steering.program, read_hex(line));
+  }
   free(line);
   harp_xdp_steering_close(&steering);
   close(fd);

@@ -11,10 +11,12 @@ static bool read_hex(const char *text, uint8_t *out, size_t size, const char *fo
 {
   for (size_t i = 0; i < size; i++) {
     int used = 0;
-    if (i && *forwarder && *text++ != *forwarder)
+    if (i && *forwarder && *text++ != *forwarder) {
       return false;
-    if (sscanf(text, "%2hhx%n", &out[i], &used) != 1 || used != 2)
+    }
+    if (sscanf(text, "%2hhx%n", &out[i], &used) != 1 || used != 2) {
       return false;
+    }
     text += 2;
   }
   return *text == '\0';
@@ -38,30 +40,42 @@ static bool read_port(const char *text, uint16_t *out)
 
 static bool set(struct flood *flood, const char *key, const char *value)
 {
-  if (strcmp(key, "to") == 0)
+  if (strcmp(key, "to") == 0) {
     return inet_pton(AF_INET, value, &flood->victim) == 1;
-  if (strcmp(key, "nobody") == 0)
+  }
+  if (strcmp(key, "nobody") == 0) {
     return inet_pton(AF_INET, value, &flood->nobody) == 1;
-  if (strcmp(key, "from") == 0)
+  }
+  if (strcmp(key, "from") == 0) {
     return inet_pton(AF_INET, value, &flood->from) == 1;
-  if (strcmp(key, "peer") == 0)
+  }
+  if (strcmp(key, "peer") == 0) {
     return inet_pton(AF_INET, value, &flood->peer) == 1;
-  if (strcmp(key, "to_mac") == 0)
+  }
+  if (strcmp(key, "to_mac") == 0) {
     return read_hex(value, flood->to_mac, 6, ":");
-  if (strcmp(key, "hello") == 0)
+  }
+  if (strcmp(key, "hello") == 0) {
     return read_hex(value, flood->hello, FLOOD_HELLO, "");
-  if (strcmp(key, "port") == 0)
+  }
+  if (strcmp(key, "port") == 0) {
     return read_port(value, &flood->port);
-  if (strcmp(key, "peer_port") == 0)
+  }
+  if (strcmp(key, "peer_port") == 0) {
     return read_port(value, &flood->peer_port);
-  if (strcmp(key, "own_port") == 0)
+  }
+  if (strcmp(key, "own_port") == 0) {
     return read_port(value, &flood->own_port);
-  if (strcmp(key, "rate") == 0)
+  }
+  if (strcmp(key, "rate") == 0) {
     return read_number(value, 10000000, &flood->rate) && flood->rate > 0;
-  if (strcmp(key, "ms") == 0)
+  }
+  if (strcmp(key, "ms") == 0) {
     return read_number(value, 3600000, &flood->ms) && flood->ms > 0;
-  if (strcmp(key, "phase_ms") == 0)
+  }
+  if (strcmp(key, "phase_ms") == 0) {
     return read_number(value, 3600000, &flood->phase_ms) && flood->phase_ms > 0;
+  }
   return false;
 }
 
@@ -70,8 +84,9 @@ bool flood_from_args(struct flood *flood, const struct attack *attack, char **ar
   flood->random = 1;
   for (; *args; args++) {
     char *equals = strchr(*args, '=');
-    if (equals)
+    if (equals) {
       *equals = '\0';
+    }
     if (!equals || !set(flood, *args, equals + 1)) {
       fprintf(stderr, "harp-flood: %s: no such key, or a bad value; harp-flood --help\n", *args);
       return false;

@@ -80,32 +80,36 @@ static void wrong_hello(const struct flood *flood, const struct visitor *visitor
 static size_t wrong_token(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
   uint8_t hello[FLOOD_HELLO];
-  if (visitor->step == 0)
+  if (visitor->step == 0) {
     return syn(flood, visitor, out);
+  }
   wrong_hello(flood, visitor, hello);
   return data(flood, visitor, hello, sizeof hello, out);
 }
 
 static size_t replay(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
-  if (visitor->step == 0)
+  if (visitor->step == 0) {
     return syn(flood, visitor, out);
+  }
   return data(flood, visitor, flood->hello, FLOOD_HELLO, out);
 }
 
 static size_t byte_by_byte(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
   uint8_t hello[FLOOD_HELLO];
-  if (visitor->step == 0)
+  if (visitor->step == 0) {
     return syn(flood, visitor, out);
+  }
   wrong_hello(flood, visitor, hello);
   return data(flood, visitor, hello + visitor->step - 1, 1, out);
 }
 
 static size_t idle(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
-  if (visitor->step == 0)
+  if (visitor->step == 0) {
     return syn(flood, visitor, out);
+  }
   struct segment segment = of(flood, visitor);
   return frame_tcp(flood, &segment, out);
 }
@@ -114,8 +118,9 @@ static size_t idle(struct flood *flood, struct visitor *visitor, uint8_t *out)
 static size_t sitter(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
   uint8_t hello[FLOOD_HELLO];
-  if (visitor->step == 0)
+  if (visitor->step == 0) {
     return syn(flood, visitor, out);
+  }
   memcpy(hello, flood->hello, FLOOD_HELLO);
   memset(hello + HELLO_VERSIONS, 0x7f, VERSIONS); /* a version that this release does not know */
   struct segment segment = of(flood, visitor);
@@ -139,16 +144,18 @@ static size_t beyond(struct flood *flood, struct visitor *visitor, uint32_t dist
 
 static size_t tiny(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
-  if (visitor->step == 0)
+  if (visitor->step == 0) {
     return syn(flood, visitor, out);
+  }
   return beyond(flood, visitor, 2u * visitor->step, 1, out); /* as many holes as bytes */
 }
 
 /* Each segment lies before the previous one. */
 static size_t out_of_order(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
-  if (visitor->step == 0)
+  if (visitor->step == 0) {
     return syn(flood, visitor, out);
+  }
   uint32_t distance = (uint32_t)(OUT_OF_ORDER - visitor->step) * sizeof noise;
   return beyond(flood, visitor, distance + 1, sizeof noise, out);
 }
@@ -204,8 +211,9 @@ static size_t sack_blocks(struct flood *flood, struct visitor *visitor, uint8_t 
 {
   struct segment segment = in_the_peers_name(flood, TH_ACK);
   uint8_t options[36] = {1, 1, 5, 34}; /* four blocks */
-  for (size_t i = 4; i < sizeof options; i++)
+  for (size_t i = 4; i < sizeof options; i++) {
     options[i] = (uint8_t)flood_random(flood);
+  }
   segment.options = options;
   segment.option_bytes = sizeof options;
   return frame_tcp(flood, &segment, out);
@@ -260,8 +268,10 @@ const size_t attack_count = sizeof attacks / sizeof attacks[0];
 
 const struct attack *attack_named(const char *name)
 {
-  for (size_t i = 0; i < attack_count; i++)
-    if (strcmp(name, attacks[i].name) == 0)
+  for (size_t i = 0; i < attack_count; i++) {
+    if (strcmp(name, attacks[i].name) == 0) {
       return &attacks[i];
+    }
+  }
   return NULL;
 }

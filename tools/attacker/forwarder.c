@@ -24,8 +24,9 @@ int forwarder_open(struct forwarder *forwarder, const char *victim, const char *
 
 void forwarder_close(struct forwarder *forwarder)
 {
-  for (int end = 0; end < FORWARDER_ENDS; end++)
+  for (int end = 0; end < FORWARDER_ENDS; end++) {
     harp_port_close(forwarder->ports[end]);
+  }
 }
 
 int forwarder_put(struct forwarder *forwarder, enum forwarder_end end, const uint8_t *bytes,
@@ -54,12 +55,14 @@ static int pass_on(struct forwarder *forwarder, enum forwarder_end from)
   int count = forwarder->ports[from]->ops->receive(forwarder->ports[from], 0, NULL, frames, BURST);
   for (int i = 0; i < count; i++) {
     const struct harp_rx_frame *frame = &frames[i];
-    if (forwarder->seen(forwarder->user, from, frame))
+    if (forwarder->seen(forwarder->user, from, frame)) {
       (void)!forwarder_put(forwarder, !from, frame->header, frame->header_length,
                            frame->segment_size, frame->checksum_good);
+    }
   }
-  if (count > 0)
+  if (count > 0) {
     forwarder_flush(forwarder, !from);
+  }
   return count;
 }
 
@@ -78,7 +81,8 @@ bool forwarder_wait(struct forwarder *forwarder, int fd, int ms)
     busy |= port->ops->arm(port, 0, true) > 0;
   }
   poll(fds, FORWARDER_ENDS + 1, busy ? 0 : ms);
-  for (int end = 0; end < FORWARDER_ENDS; end++)
+  for (int end = 0; end < FORWARDER_ENDS; end++) {
     forwarder->ports[end]->ops->arm(forwarder->ports[end], 0, false);
+  }
   return fds[0].revents != 0;
 }

@@ -49,10 +49,12 @@ size_t frame_tcp(const struct flood *flood, const struct segment *segment, uint8
   size_t at = ethernet(flood->mac, flood->to_mac, ETHERTYPE_IP, out);
   at += ipv4(segment->source, flood->to, IPPROTO_TCP, length, out + at);
   memcpy(out + at, &tcp, sizeof tcp);
-  if (segment->option_bytes)
+  if (segment->option_bytes) {
     memcpy(out + at + sizeof tcp, segment->options, segment->option_bytes);
-  if (segment->payload_bytes)
+  }
+  if (segment->payload_bytes) {
     memcpy(out + at + sizeof tcp + segment->option_bytes, segment->payload, segment->payload_bytes);
+  }
   struct harp_sum sum = {0};
   harp_sum_add_pseudo(&sum, segment->source, flood->to, IPPROTO_TCP, (uint32_t)length);
   harp_sum_add(&sum, out + at, length);
@@ -67,8 +69,9 @@ size_t frame_fragment(const struct flood *flood, const struct segment *segment, 
   size_t length = frame_tcp(flood, segment, out), head = ETHER_HDR_LEN + sizeof(struct iphdr);
   size_t piece = (length - head - offset) & ~7u;
   struct iphdr ip;
-  if (offset == 0)
+  if (offset == 0) {
     piece = 64;
+  }
   memcpy(&ip, out + ETHER_HDR_LEN, sizeof ip);
   memmove(out + head, out + head + offset, piece);
   ip.id = htons(id);
@@ -123,8 +126,10 @@ static void arp_seen(struct flood *flood, const uint8_t *arp)
 {
   uint8_t answer[FLOOD_FRAME];
   uint32_t sender;
-  if (memcmp(arp + ARP_TARGET_IP, &flood->from, 4) != 0 || arp[ARP_OPERATION + 1] != ARPOP_REQUEST)
+  if (memcmp(arp + ARP_TARGET_IP, &flood->from, 4) != 0 ||
+      arp[ARP_OPERATION + 1] != ARPOP_REQUEST) {
     return;
+  }
   memcpy(&sender, arp + ARP_SENDER_IP, 4);
   size_t length = frame_arp(flood->mac, arp + ARP_SENDER_MAC, ARPOP_REPLY, flood->from, sender,
                             answer);
@@ -137,13 +142,15 @@ static void tcp_seen(struct flood *flood, const struct tcphdr *tcp)
   struct visitor *visitor = index ? &flood->visitors[index - 1] : NULL;
   flood->count.resets += tcp->rst;
   if (!visitor || visitor->port != ntohs(tcp->dest) || visitor->answered || !tcp->syn ||
-      !tcp->ack || ntohl(tcp->ack_seq) != visitor->seq)
+      !tcp->ack || ntohl(tcp->ack_seq) != visitor->seq) {
     return;
+  }
   visitor->answered = true;
   visitor->ack = ntohl(tcp->seq) + 1;
   flood->count.answered++;
-  if (visitor->step == 1 && flood->answered_count < FLOOD_VISITORS)
+  if (visitor->step == 1 && flood->answered_count < FLOOD_VISITORS) {
     flood->answered[flood->answered_count++] = index - 1;
+  }
 }
 
 void frame_seen(struct flood *flood, const uint8_t *frame, size_t length)
@@ -151,8 +158,9 @@ void frame_seen(struct flood *flood, const uint8_t *frame, size_t length)
   struct ether_header header;
   struct iphdr ip;
   struct tcphdr tcp;
-  if (length < sizeof header + ARP_LENGTH)
+  if (length < sizeof header + ARP_LENGTH) {
     return;
+  }
   memcpy(&header, frame, sizeof header);
   if (header.ether_type == htons(ETHERTYPE_ARP)) {
     arp_seen(flood, frame + sizeof header);
@@ -161,9 +169,11 @@ void frame_seen(struct flood *flood, const uint8_t *frame, size_t length)
   memcpy(&ip, frame + sizeof header, sizeof ip);
   size_t at = sizeof header + ip.ihl * 4u;
   if (header.ether_type != htons(ETHERTYPE_IP) || ip.protocol != IPPROTO_TCP ||
-      ip.daddr != flood->from || length < at + sizeof tcp)
+      ip.daddr != flood->from || length < at + sizeof tcp) {
     return;
+  }
   memcpy(&tcp, frame + at, sizeof tcp);
-  if (ip.saddr == flood->to && ntohs(tcp.source) == flood->port)
+  if (ip.saddr == flood->to && ntohs(tcp.source) == flood->port) {
     tcp_seen(flood, &tcp);
+  }
 }

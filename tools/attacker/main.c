@@ -47,23 +47,27 @@ static void take_precedence(void)
 static int attack_from_args(const struct attack *attack, const char *interface, char **args)
 {
   static struct flood flood;
-  if (!flood_from_args(&flood, attack, args))
+  if (!flood_from_args(&flood, attack, args)) {
     return 2;
+  }
   flood.fd = flood_open(interface, flood.mac);
-  if (flood.fd < 0)
+  if (flood.fd < 0) {
     return 1;
+  }
   take_precedence();
   int result = flood_run(&flood, attack);
-  if (result < 0)
+  if (result < 0) {
     fprintf(stderr, "harp-flood: %s: cannot send frames: %s\n", interface, strerror(-result));
+  }
   return result < 0;
 }
 
 static int list(void)
 {
-  for (size_t i = 0; i < attack_count; i++)
+  for (size_t i = 0; i < attack_count; i++) {
     printf("{\"name\": \"%s\", \"what\": \"%s\", \"frames\": %u}\n", attacks[i].name,
            attacks[i].what, attacks[i].steps);
+  }
   return 0;
 }
 
@@ -98,15 +102,19 @@ int main(int argc, char **argv)
     fputs(usage, stdout);
     return 0;
   }
-  if (argc == 2 && strcmp(argv[1], "list") == 0)
+  if (argc == 2 && strcmp(argv[1], "list") == 0) {
     return list();
-  if (argc == 5 && strcmp(argv[1], "listen") == 0)
+  }
+  if (argc == 5 && strcmp(argv[1], "listen") == 0) {
     return rx_from_args(argv + 2);
-  if (argc == 5 && strcmp(argv[1], "forward") == 0)
+  }
+  if (argc == 5 && strcmp(argv[1], "forward") == 0) {
     return forward_from_args(argv + 2);
+  }
   const struct attack *attack = argc > 2 ? attack_named(argv[1]) : NULL;
-  if (attack)
+  if (attack) {
     return attack_from_args(attack, argv[2], argv + 3);
+  }
   fputs(usage, stderr);
   return 2;
 }

@@ -23,8 +23,9 @@ static bool seen(void *user, enum forwarder_end from, const struct harp_rx_frame
     frame_seen(&state.flood, frame->header, frame->header_length);
     return frame->header_length < 6 || memcmp(frame->header, own_mac, 6) != 0;
   }
-  if (!state.hello_seen)
+  if (!state.hello_seen) {
     state.hello_seen = hello_seen(frame->header, frame->header_length, state.address);
+  }
   return true;
 }
 
@@ -64,8 +65,9 @@ int forward_frames(const char *victim, const char *other, uint32_t address)
   fflush(stdout);
   for (bool alive = true; alive && !flood_stop;) {
     forwarder_pass(&forwarder);
-    if (forwarder_wait(&forwarder, STDIN_FILENO, NAP_MS))
+    if (forwarder_wait(&forwarder, STDIN_FILENO, NAP_MS)) {
       alive = obey(&forwarder);
+    }
   }
   forwarder_close(&forwarder);
   return 0;

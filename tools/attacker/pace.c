@@ -50,8 +50,9 @@ static struct visitor *answered(struct flood *flood)
 {
   while (flood->answered_count > 0) {
     struct visitor *visitor = &flood->visitors[flood->answered[--flood->answered_count]];
-    if (visitor->answered && visitor->step == 1)
+    if (visitor->answered && visitor->step == 1) {
       return visitor;
+    }
   }
   return NULL;
 }
@@ -62,11 +63,13 @@ static struct visitor *whose_turn(struct flood *flood, struct crowd *crowd,
                                   const struct attack *attack, uint64_t now)
 {
   struct visitor *found = attack->steps > 1 ? answered(flood) : NULL;
-  if (found)
+  if (found) {
     return found;
+  }
   while (crowd->first < crowd->next &&
-         flood->visitors[crowd->first % FLOOD_VISITORS].step == attack->steps)
+         flood->visitors[crowd->first % FLOOD_VISITORS].step == attack->steps) {
     crowd->first++;
+  }
   struct visitor *oldest = &flood->visitors[crowd->first % FLOOD_VISITORS];
   if (crowd->first < crowd->next && oldest->due_ns <= now) {
     uint32_t place = (uint32_t)(crowd->next % FLOOD_VISITORS);
@@ -89,18 +92,21 @@ static int send_frames(struct flood *flood, struct crowd *crowd, const struct at
     unsigned count = 0;
     for (; count < BATCH && count < quota; count++) {
       struct visitor *visitor = whose_turn(flood, crowd, attack, now);
-      if (!visitor)
+      if (!visitor) {
         break;
+      }
       parts[count].iov_base = frames[count];
       parts[count].iov_len = attack->frame(flood, visitor, frames[count]);
       visitor->due_ns = now + (visitor->step ? FLOOD_NEXT_NS : FLOOD_ANSWER_NS);
       visitor->step++;
     }
-    if (count == 0)
+    if (count == 0) {
       return 0;
+    }
     int sent = tx_send(flood, parts, count);
-    if (sent < 0)
+    if (sent < 0) {
       return sent;
+    }
     flood->count.frames += (unsigned)sent;
     quota -= count;
   }

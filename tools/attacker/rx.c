@@ -35,8 +35,9 @@ int flood_open(const char *interface, uint8_t mac[6])
           "harp-flood: %s: %s; name an interface of this network namespace, and run as "
           "root\n",
           interface, strerror(errno));
-  if (fd >= 0)
+  if (fd >= 0) {
     close(fd);
+  }
   return -1;
 }
 
@@ -46,26 +47,31 @@ bool hello_seen(const uint8_t *frame, size_t length, uint32_t address)
   struct iphdr ip;
   struct tcphdr tcp;
   char from[INET_ADDRSTRLEN];
-  if (length < sizeof header + sizeof ip + sizeof tcp)
+  if (length < sizeof header + sizeof ip + sizeof tcp) {
     return false;
+  }
   memcpy(&header, frame, sizeof header);
-  if (header.ether_type != htons(ETHERTYPE_IP))
+  if (header.ether_type != htons(ETHERTYPE_IP)) {
     return false;
+  }
   memcpy(&ip, frame + sizeof header, sizeof ip);
   size_t at = sizeof header + ip.ihl * 4u;
-  if (ip.daddr != address || ip.protocol != IPPROTO_TCP || length < at + sizeof tcp)
+  if (ip.daddr != address || ip.protocol != IPPROTO_TCP || length < at + sizeof tcp) {
     return false;
+  }
   memcpy(&tcp, frame + at, sizeof tcp);
   at += tcp.doff * 4u;
-  if (length < at + FLOOD_HELLO || memcmp(frame + at, "HARP", 4) != 0)
+  if (length < at + FLOOD_HELLO || memcmp(frame + at, "HARP", 4) != 0) {
     return false;
+  }
   inet_ntop(AF_INET, &ip.saddr, from, sizeof from);
   printf("{\"mac\": \"%02x:%02x:%02x:%02x:%02x:%02x\", ", frame[0], frame[1], frame[2], frame[3],
          frame[4], frame[5]);
   printf("\"peer\": \"%s\", \"peer_port\": %u, \"port\": %u, \"hello\": \"", from,
          ntohs(tcp.source), ntohs(tcp.dest));
-  for (int i = 0; i < FLOOD_HELLO; i++)
+  for (int i = 0; i < FLOOD_HELLO; i++) {
     printf("%02x", frame[at + (size_t)i]);
+  }
   printf("\"}\n");
   fflush(stdout);
   return true;
@@ -76,14 +82,16 @@ int rx(const char *interface, uint32_t address, unsigned seconds)
   uint8_t mac[6], frame[SNAP];
   time_t limit = time(NULL) + seconds;
   struct pollfd ready = {.fd = flood_open(interface, mac), .events = POLLIN};
-  if (ready.fd < 0)
+  if (ready.fd < 0) {
     return 1;
+  }
   puts("ready");
   fflush(stdout);
   while (time(NULL) < limit) {
     ssize_t length = poll(&ready, 1, 1000) > 0 ? recv(ready.fd, frame, sizeof frame, 0) : 0;
-    if (length > 0 && hello_seen(frame, (size_t)length, address))
+    if (length > 0 && hello_seen(frame, (size_t)length, address)) {
       return 0;
+    }
   }
   fprintf(stderr, "harp-flood: no hello arrived within %u s: does HARP run there?\n", seconds);
   return 1;

@@ -24,11 +24,13 @@ static int send_on_interface(struct flood *flood, const struct iovec *frames, un
 int tx_send(struct flood *flood, const struct iovec *frames, unsigned count)
 {
   int sent = 0;
-  if (!flood->forwarder)
+  if (!flood->forwarder) {
     return send_on_interface(flood, frames, count);
-  for (unsigned i = 0; i < count; i++)
+  }
+  for (unsigned i = 0; i < count; i++) {
     sent += forwarder_put(flood->forwarder, FORWARDER_VICTIM, frames[i].iov_base,
                           (uint32_t)frames[i].iov_len, 0, false) == 0;
+  }
   forwarder_flush(flood->forwarder, FORWARDER_VICTIM);
   return sent;
 }
@@ -42,8 +44,9 @@ void tx_open(struct flood *flood)
   }
   for (int i = 0; i < HEARD; i++) {
     ssize_t length = recv(flood->fd, frame, sizeof frame, MSG_DONTWAIT);
-    if (length <= 0)
+    if (length <= 0) {
       return;
+    }
     frame_seen(flood, frame, (size_t)length);
   }
 }
@@ -55,7 +58,9 @@ void tx_wait(struct flood *flood, uint64_t until)
     struct timespec pause = {.tv_nsec = (long)(until > now ? until - now : 0)};
     nanosleep(&pause, NULL);
   }
-  for (; flood->forwarder && now < until; now = flood_now())
-    if (forwarder_pass(flood->forwarder) == 0)
+  for (; flood->forwarder && now < until; now = flood_now()) {
+    if (forwarder_pass(flood->forwarder) == 0) {
       forwarder_wait(flood->forwarder, -1, 1);
+    }
+  }
 }

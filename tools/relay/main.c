@@ -47,10 +47,12 @@ static void wait_for_frames(struct relay_path *paths, uint64_t now_ns)
   for (int i = 0; i < 2; i++) {
     uint64_t deadline = relay_path_deadline(&paths[i]);
 
-    if (deadline <= now_ns)
+    if (deadline <= now_ns) {
       deadline = now_ns + 100000;
-    if (deadline < until)
+    }
+    if (deadline < until) {
       until = deadline;
+    }
     fds[i] = (struct pollfd){.fd = paths[i].in, .events = POLLIN};
   }
   struct timespec timeout = {0, (long)(until - now_ns)};
@@ -70,13 +72,15 @@ static int forward(struct relay_path *paths)
     for (int i = 0; i < 2; i++) {
       int received = relay_socket_receive(&paths[i], now);
 
-      if (received < 0)
+      if (received < 0) {
         return received;
+      }
       busy |= received > 0;
       busy |= relay_path_flush(&paths[i], now);
     }
-    if (!busy && !stop)
+    if (!busy && !stop) {
       wait_for_frames(paths, now);
+    }
   }
   return 0;
 }
@@ -126,8 +130,9 @@ static int open_paths(struct relay_path *paths, const struct relay_spec *spec, c
     int one = 0;
     int fd = relay_socket_open(interfaces[i], &one, error);
 
-    if (fd < 0)
+    if (fd < 0) {
       return fd;
+    }
     paths[i].in = fd;
     paths[1 - i].out = fd;
     paths[i].direction = i;
@@ -135,11 +140,12 @@ static int open_paths(struct relay_path *paths, const struct relay_spec *spec, c
   }
   paths[0].name = "a_to_b";
   paths[1].name = "b_to_a";
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2; i++) {
     if (relay_path_init(&paths[i], spec, (size_t)mtu + ETHER_HDR_LEN) < 0) {
       snprintf(error, RELAY_ERROR_SIZE, "relay: no memory for %" PRIu32 " frames", spec->queue);
       return -ENOMEM;
     }
+  }
   return 0;
 }
 
@@ -166,12 +172,15 @@ int main(int argc, char **argv)
   printf("ready\n");
   fflush(stdout);
   int status = forward(paths);
-  if (status < 0)
+  if (status < 0) {
     fprintf(stderr, "relay: receive: %s\n", strerror(-status));
-  for (int i = 0; i < 2; i++)
+  }
+  for (int i = 0; i < 2; i++) {
     paths[i].counts.kernel_lost = relay_socket_lost(paths[i].in);
+  }
   int unreported = report(argc > 4 ? argv[4] : NULL, paths);
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2; i++) {
     relay_path_free(&paths[i]);
+  }
   return unreported || status < 0;
 }

@@ -27,8 +27,9 @@ static bool read_payload(const uint8_t *frame, size_t length, struct payload *pa
   size_t headers = relay_frame_tcp_headers(frame, length);
   size_t whole = ETHER_HDR_LEN + ntohs(ip->tot_len); /* without Ethernet's padding */
 
-  if (!headers || whole < headers || whole > length)
+  if (!headers || whole < headers || whole > length) {
     return false;
+  }
   const struct tcphdr *tcp = (const struct tcphdr *)((const uint8_t *)ip + ip->ihl * 4u);
 
   payload->key = (struct relay_flow_key){ip->saddr, ip->daddr, tcp->source, tcp->dest};
@@ -52,8 +53,9 @@ static struct relay_flow *find_flow(struct relay_path *path, const struct payloa
   for (uint32_t i = 0; i < path->flows_used; i++) {
     struct relay_flow *flow = &path->flows[i];
 
-    if (memcmp(&flow->key, &payload->key, sizeof flow->key))
+    if (memcmp(&flow->key, &payload->key, sizeof flow->key)) {
       continue;
+    }
     if (payload->syn && payload->begin != flow->first) {
       flow->first = payload->begin;
       begin_flow(flow, payload);
@@ -72,14 +74,17 @@ void relay_flow_sent(struct relay_path *path, const uint8_t *frame, size_t lengt
 {
   struct payload payload;
 
-  if (!read_payload(frame, length, &payload))
+  if (!read_payload(frame, length, &payload)) {
     return;
+  }
   struct relay_flow *flow = find_flow(path, &payload);
 
-  if (before(payload.begin, payload.end) && before(payload.begin, flow->sent))
+  if (before(payload.begin, payload.end) && before(payload.begin, flow->sent)) {
     path->counts.retransmitted++;
-  if (before(flow->sent, payload.end))
+  }
+  if (before(flow->sent, payload.end)) {
     flow->sent = payload.end;
+  }
 }
 
 /* Adds [begin, end) to the delivered bytes. Returns the number of new bytes. */
@@ -92,11 +97,13 @@ static uint32_t deliver(struct relay_flow *flow, uint32_t begin, uint32_t end)
     known = before(end, flow->delivered) ? length : flow->delivered - begin;
     begin += known;
   }
-  if (known == length)
+  if (known == length) {
     return 0;
+  }
   /* Merges [begin, end) with the ranges that it touches. */
-  for (first = 0; first < flow->beyond_used && before(beyond[first].end, begin);)
+  for (first = 0; first < flow->beyond_used && before(beyond[first].end, begin);) {
     first++;
+  }
   uint32_t low = begin, high = end;
   for (last = first; last < flow->beyond_used && !before(end, beyond[last].begin); last++) {
     uint32_t from = before(beyond[last].begin, begin) ? begin : beyond[last].begin;
@@ -112,8 +119,9 @@ static uint32_t deliver(struct relay_flow *flow, uint32_t begin, uint32_t end)
     flow->beyond_used -= last;
     return length - known;
   }
-  if (last == first && flow->beyond_used == RELAY_RANGES)
+  if (last == first && flow->beyond_used == RELAY_RANGES) {
     return length - known; /* not recorded: a repetition will count as new */
+  }
   memmove(beyond + first + 1, beyond + last, (flow->beyond_used - last) * sizeof *beyond);
   flow->beyond_used += first + 1 - last;
   beyond[first] = (struct relay_range){low, high};
@@ -124,8 +132,10 @@ void relay_flow_delivered(struct relay_path *path, const uint8_t *frame, size_t 
 {
   struct payload payload;
 
-  if (!read_payload(frame, length, &payload) || payload.begin == payload.end)
+  if (!read_payload(frame, length, &payload) || payload.begin == payload.end) {
     return;
-  if (deliver(find_flow(path, &payload), payload.begin, payload.end) == 0)
+  }
+  if (deliver(find_flow(path, &payload), payload.begin, payload.end) == 0) {
     path->counts.needless++;
+  }
 }

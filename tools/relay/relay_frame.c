@@ -34,8 +34,9 @@ static uint64_t sum_words(const uint8_t *data, size_t length, uint64_t sum)
 
 static uint16_t fold(uint64_t sum)
 {
-  while (sum >> 16)
+  while (sum >> 16) {
     sum = (sum & 0xffff) + (sum >> 16);
+  }
   return (uint16_t)~sum;
 }
 
@@ -67,11 +68,13 @@ size_t relay_frame_tcp_headers(const uint8_t *frame, size_t length)
 {
   const struct iphdr *ip = (const struct iphdr *)(frame + ETHER_HDR_LEN);
 
-  if (!relay_frame_is_tcp(frame, length) || ip->ihl < 5)
+  if (!relay_frame_is_tcp(frame, length) || ip->ihl < 5) {
     return 0;
+  }
   size_t before = ETHER_HDR_LEN + ip->ihl * 4u;
-  if (length < before + sizeof(struct tcphdr))
+  if (length < before + sizeof(struct tcphdr)) {
     return 0;
+  }
   const struct tcphdr *tcp = (const struct tcphdr *)(frame + before);
   size_t headers = before + tcp->doff * 4u;
 
@@ -93,8 +96,9 @@ static void piece_headers(uint8_t *frame, size_t length, unsigned number, uint32
     tcp->fin = 0;
     tcp->psh = 0;
   }
-  if (number) /* RFC 3168, 6.1.2: CWR only in the first segment */
+  if (number) { /* RFC 3168, 6.1.2: CWR only in the first segment */
     tcp->th_flags &= 0x7f;
+  }
   store_tcp_checksum(ip, tcp, length - (size_t)((uint8_t *)tcp - frame));
 }
 
@@ -107,8 +111,9 @@ static void cut(struct relay_path *path, const uint8_t *frame, size_t length, si
     size_t piece = payload - offset < segment ? payload - offset : segment;
     uint8_t *room = relay_path_room(path);
 
-    if (!room)
+    if (!room) {
       continue;
+    }
     memcpy(room, frame, headers);
     memcpy(room + headers, frame + headers + offset, piece);
     piece_headers(room, headers + piece, (unsigned)number, (uint32_t)offset,
@@ -123,8 +128,9 @@ static bool fill_checksum(const struct virtio_net_hdr *vnet, uint8_t *frame, siz
   size_t start = vnet->csum_start;
   size_t field = start + vnet->csum_offset;
 
-  if (field + 2 > length)
+  if (field + 2 > length) {
     return false;
+  }
   uint16_t sum = fold(sum_words(frame + start, length - start, 0));
   memcpy(frame + field, &sum, 2);
   return true;
@@ -139,10 +145,11 @@ void relay_frame_complete(struct relay_path *path, const struct virtio_net_hdr *
   if (kind == VIRTIO_NET_HDR_GSO_TCPV4) {
     size_t headers = relay_frame_tcp_headers(frame, length);
 
-    if (headers && vnet->gso_size && headers + vnet->gso_size <= path->frame_size)
+    if (headers && vnet->gso_size && headers + vnet->gso_size <= path->frame_size) {
       cut(path, frame, length, headers, vnet->gso_size, now_ns);
-    else
+    } else {
       path->counts.unusable++;
+    }
     return;
   }
   bool needs_sum = vnet->flags & VIRTIO_NET_HDR_F_NEEDS_CSUM;

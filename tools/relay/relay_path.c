@@ -68,10 +68,12 @@ int relay_path_init(struct relay_path *path, const struct relay_spec *spec, size
     return -ENOMEM;
   }
   path->memory = memory;
-  for (uint32_t i = 0; i < spec->queue; i++)
+  for (uint32_t i = 0; i < spec->queue; i++) {
     path->queue[i].data = memory + i * stride + RELAY_ALIGN;
-  for (uint32_t i = 0; i < RELAY_HOLD_MAX; i++)
+  }
+  for (uint32_t i = 0; i < RELAY_HOLD_MAX; i++) {
     path->held[i].frame.data = memory + (spec->queue + i) * stride + RELAY_ALIGN;
+  }
   return 0;
 }
 
@@ -110,8 +112,9 @@ static void append_tcp(struct relay_path *path, uint32_t length, uint64_t now_ns
   const struct relay_frame *frame = slot(path, path->used);
 
   append(path, length, now_ns);
-  if (!frame->corrupted)
+  if (!frame->corrupted) {
     relay_flow_delivered(path, frame->data, length);
+  }
 }
 
 static void corrupt(struct relay_path *path, struct relay_frame *frame, size_t length)
@@ -142,8 +145,9 @@ static void hold(struct relay_path *path, uint32_t length, uint64_t now_ns)
 /* Appends held frame i to the queue. If the queue is full, the frame waits longer. */
 static void let_go(struct relay_path *path, uint32_t i, uint64_t now_ns)
 {
-  if (path->used == path->spec->queue)
+  if (path->used == path->spec->queue) {
     return;
+  }
   struct relay_held held = path->held[i];
   struct relay_held *last = &path->held[--path->held_used];
   struct relay_frame *frame = slot(path, path->used);
@@ -162,19 +166,23 @@ static void overtake(struct relay_path *path, uint64_t now_ns)
 {
   for (uint32_t i = path->held_used; i-- > 0;) {
     path->held[i].overtaken = true;
-    if (path->held[i].overtakers > 0)
+    if (path->held[i].overtakers > 0) {
       path->held[i].overtakers--;
-    if (path->held[i].overtakers == 0)
+    }
+    if (path->held[i].overtakers == 0) {
       let_go(path, i, now_ns);
+    }
   }
 }
 
 static bool lost(struct relay_path *path)
 {
-  if (path->burst_left == 0 && happens(path, DRAW_DROP, path->spec->drop))
+  if (path->burst_left == 0 && happens(path, DRAW_DROP, path->spec->drop)) {
     path->burst_left = path->spec->drop_burst;
-  if (path->burst_left == 0)
+  }
+  if (path->burst_left == 0) {
     return false;
+  }
   path->burst_left--;
   path->counts.dropped++;
   return true;
@@ -185,8 +193,9 @@ static void duplicate(struct relay_path *path, size_t length, uint64_t now_ns)
   const uint8_t *original = slot(path, path->used - 1)->data;
   uint8_t *copy = relay_path_room(path);
 
-  if (!copy)
+  if (!copy) {
     return;
+  }
   memcpy(copy, original, length);
   append(path, (uint32_t)length, now_ns);
   path->counts.duplicated++;
@@ -198,18 +207,21 @@ static void add_tcp(struct relay_path *path, size_t length, uint64_t now_ns)
   struct relay_frame *frame = slot(path, path->used);
 
   relay_flow_sent(path, frame->data, length);
-  if (lost(path))
+  if (lost(path)) {
     return;
+  }
   frame->corrupted = false;
-  if (happens(path, DRAW_CORRUPT, spec->corrupt))
+  if (happens(path, DRAW_CORRUPT, spec->corrupt)) {
     corrupt(path, frame, length);
+  }
   if (path->held_used < RELAY_HOLD_MAX && happens(path, DRAW_REORDER, spec->reorder)) {
     hold(path, (uint32_t)length, now_ns);
     return;
   }
   append_tcp(path, (uint32_t)length, now_ns);
-  if (happens(path, DRAW_DUPLICATE, spec->duplicate))
+  if (happens(path, DRAW_DUPLICATE, spec->duplicate)) {
     duplicate(path, length, now_ns);
+  }
   overtake(path, now_ns);
 }
 
@@ -231,8 +243,9 @@ static int count_due(struct relay_path *path, uint64_t now_ns)
   uint32_t limit = path->used < until_wrap ? path->used : until_wrap;
   uint32_t due = 0;
 
-  while (due < limit && due < RELAY_BATCH && path->queue[path->head + due].release_ns <= now_ns)
+  while (due < limit && due < RELAY_BATCH && path->queue[path->head + due].release_ns <= now_ns) {
     due++;
+  }
   return (int)due;
 }
 
@@ -240,14 +253,17 @@ bool relay_path_flush(struct relay_path *path, uint64_t now_ns)
 {
   bool any = false;
 
-  for (uint32_t i = path->held_used; i-- > 0;)
-    if (path->held[i].frame.release_ns <= now_ns)
+  for (uint32_t i = path->held_used; i-- > 0;) {
+    if (path->held[i].frame.release_ns <= now_ns) {
       let_go(path, i, now_ns);
+    }
+  }
   for (int due; (due = count_due(path, now_ns)) > 0; any = true) {
     int sent = relay_socket_send(path, &path->queue[path->head], due);
 
-    if (sent <= 0)
+    if (sent <= 0) {
       break;
+    }
     path->head = (path->head + (uint32_t)sent) % path->spec->queue;
     path->used -= (uint32_t)sent;
   }
@@ -258,8 +274,10 @@ uint64_t relay_path_deadline(const struct relay_path *path)
 {
   uint64_t deadline = path->used ? path->queue[path->head].release_ns : UINT64_MAX;
 
-  for (uint32_t i = 0; i < path->held_used; i++)
-    if (path->held[i].frame.release_ns < deadline)
+  for (uint32_t i = 0; i < path->held_used; i++) {
+    if (path->held[i].frame.release_ns < deadline) {
       deadline = path->held[i].frame.release_ns;
+    }
+  }
   return deadline;
 }

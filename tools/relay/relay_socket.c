@@ -28,8 +28,9 @@ static int failed(int fd, const char *interface, const char *what, char *error)
   int status = -errno;
 
   snprintf(error, RELAY_ERROR_SIZE, "relay: %s: %s: %s", interface, what, strerror(errno));
-  if (fd >= 0)
+  if (fd >= 0) {
     close(fd);
+  }
   return status;
 }
 
@@ -45,21 +46,26 @@ int relay_socket_open(const char *interface, int *mtu, char *error)
 
   /* Protocol 0: no frame arrives before bind. */
   int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0)
+  if (fd < 0) {
     return failed(fd, interface, "packet socket (CAP_NET_RAW is needed)", error);
+  }
   snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
-  if (ioctl(fd, SIOCGIFMTU, &request) < 0)
+  if (ioctl(fd, SIOCGIFMTU, &request) < 0) {
     return failed(fd, interface, "no such interface in this namespace", error);
+  }
   *mtu = request.ifr_mtu;
   if (set(fd, SOL_PACKET, PACKET_VNET_HDR, 1) < 0 ||
-      set(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0)
+      set(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0) {
     return failed(fd, interface, "PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING (Linux 4.20)", error);
+  }
   if (set(fd, SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER) < 0 ||
-      set(fd, SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER) < 0)
+      set(fd, SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER) < 0) {
     return failed(fd, interface, "socket buffers (CAP_NET_ADMIN is needed)", error);
+  }
   address.sll_ifindex = (int)if_nametoindex(interface);
-  if (bind(fd, (struct sockaddr *)&address, sizeof address) < 0)
+  if (bind(fd, (struct sockaddr *)&address, sizeof address) < 0) {
     return failed(fd, interface, "bind", error);
+  }
   return fd;
 }
 
@@ -81,16 +87,18 @@ int relay_socket_receive(struct relay_path *path, uint64_t now_ns)
     messages[i].msg_hdr.msg_iovlen = 2;
   }
   int count = recvmmsg(path->in, messages, RELAY_BATCH, MSG_DONTWAIT, NULL);
-  if (count < 0)
+  if (count < 0) {
     return errno == EAGAIN || errno == EINTR || errno == ENETDOWN ? 0 : -errno;
+  }
   for (int i = 0; i < count; i++) {
     size_t length = messages[i].msg_len;
 
-    if (length < sizeof slots[i].vnet || messages[i].msg_hdr.msg_flags & MSG_TRUNC)
+    if (length < sizeof slots[i].vnet || messages[i].msg_hdr.msg_flags & MSG_TRUNC) {
       path->counts.unusable++;
-    else
+    } else {
       relay_frame_complete(path, &slots[i].vnet, slots[i].frame, length - sizeof slots[i].vnet,
                            now_ns);
+    }
   }
   return count;
 }
@@ -109,10 +117,12 @@ int relay_socket_send(struct relay_path *path, const struct relay_frame *frames,
     messages[i].msg_hdr.msg_iovlen = 2;
   }
   int sent = sendmmsg(path->out, messages, (unsigned)count, MSG_DONTWAIT);
-  if (sent < 0)
+  if (sent < 0) {
     return -errno;
-  for (int i = 0; i < sent; i++)
+  }
+  for (int i = 0; i < sent; i++) {
     path->counts.bytes_out += frames[i].length;
+  }
   path->counts.frames_out += (uint64_t)sent;
   return sent;
 }

@@ -84,8 +84,9 @@ static uint32_t last_attempt;
 static uint64_t random_word(void)
 {
   uint64_t word = 0;
-  if (getrandom(&word, sizeof(word), 0) != (ssize_t)sizeof(word))
+  if (getrandom(&word, sizeof(word), 0) != (ssize_t)sizeof(word)) {
     word = kernel_now_ms() * 0x9e3779b97f4a7c15ull;
+  }
   return word;
 }
 
@@ -109,8 +110,9 @@ int kernel_socket(const struct kernel_settings *settings)
     errno = error;
     fd = -1;
   }
-  if (fd >= 0)
+  if (fd >= 0) {
     return fd;
+  }
   int error = -errno;
   kernel_warn("NET/KERNEL: cannot create a socket: %s. Check `ulimit -n` and the congestion "
               "control %s",
@@ -129,11 +131,13 @@ int net_listen(int device, void *opaque, struct net_listener **out)
 {
   struct sockaddr_in local = {.sin_family = AF_INET, .sin_addr = kernel_settings.address};
   socklen_t length = sizeof(local);
-  if (device != 0)
+  if (device != 0) {
     return -EINVAL;
+  }
   struct net_listener *listener = calloc(1, sizeof(*listener));
-  if (!listener)
+  if (!listener) {
     return -ENOMEM;
+  }
   listener->sockets = kernel_settings.sockets;
   listener->token = random_word();
   listener->fd = kernel_socket(&kernel_settings);
@@ -164,11 +168,13 @@ static struct attempt *attempt_take(uint32_t id)
 {
   pthread_mutex_lock(&attempts_lock);
   struct attempt **place = &attempts;
-  while (*place && (*place)->id != id)
+  while (*place && (*place)->id != id) {
     place = &(*place)->next;
+  }
   struct attempt *found = *place;
-  if (found)
+  if (found) {
     *place = found->next;
+  }
   pthread_mutex_unlock(&attempts_lock);
   return found;
 }
@@ -177,8 +183,9 @@ static void attempt_keep(struct attempt *attempt)
 {
   pthread_mutex_lock(&attempts_lock);
   if (!attempt->id) {
-    if (++last_attempt == 0)
+    if (++last_attempt == 0) {
       last_attempt = 1;
+    }
     attempt->id = last_attempt;
   }
   attempt->next = attempts;
@@ -188,8 +195,9 @@ static void attempt_keep(struct attempt *attempt)
 
 static void attempt_drop(struct attempt *attempt)
 {
-  if (attempt->link)
+  if (attempt->link) {
     kernel_link_free(attempt->link);
+  }
   free(attempt);
 }
 
@@ -204,13 +212,16 @@ static int attempt_open(struct attempt *attempt, const struct handle *handle)
   name_peer(attempt->link, &peer);
   for (int i = 0; i < attempt->link->sockets; i++) {
     int fd = kernel_socket(&kernel_settings);
-    if (fd < 0)
+    if (fd < 0) {
       return fd;
+    }
     attempt->link->fd[i] = fd;
-    if (bind(fd, (struct sockaddr *)&local, sizeof(local)))
+    if (bind(fd, (struct sockaddr *)&local, sizeof(local))) {
       return -errno;
-    if (connect(fd, (struct sockaddr *)&peer, sizeof(peer)) && errno != EINPROGRESS)
+    }
+    if (connect(fd, (struct sockaddr *)&peer, sizeof(peer)) && errno != EINPROGRESS) {
       return -errno;
+    }
   }
   return 0;
 }
@@ -230,8 +241,9 @@ static int attempt_begin(const struct handle *handle, struct attempt **out)
     return -EPROTO;
   }
   struct attempt *attempt = calloc(1, sizeof(*attempt));
-  if (!attempt)
+  if (!attempt) {
     return -ENOMEM;
+  }
   attempt->link = kernel_link_new((int)handle->sockets, true);
   attempt->deadline_ms = kernel_now_ms() + (uint64_t)kernel_settings.timeout_ms;
   attempt->hello = (struct hello){
@@ -250,18 +262,22 @@ static int attempt_hello(struct attempt *attempt, int index)
   struct pollfd ready = {.fd = attempt->link->fd[index], .events = POLLOUT};
   int error = 0;
   socklen_t length = sizeof(error);
-  if (poll(&ready, 1, 0) <= 0)
+  if (poll(&ready, 1, 0) <= 0) {
     return 0;
-  if (getsockopt(ready.fd, SOL_SOCKET, SO_ERROR, &error, &length))
+  }
+  if (getsockopt(ready.fd, SOL_SOCKET, SO_ERROR, &error, &length)) {
     return -errno;
-  if (error)
+  }
+  if (error) {
     return -error;
+  }
   struct hello hello = attempt->hello;
   hello.index = (uint32_t)index;
   /* The send buffer is empty, so the whole hello fits or the connection is broken. */
   ssize_t sent = send(ready.fd, &hello, sizeof(hello), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0)
+  if (sent < 0) {
     return -errno;
+  }
   return sent == (ssize_t)sizeof(hello) ? 1 : -EIO;
 }
 
@@ -270,16 +286,20 @@ static int attempt_step(struct attempt *attempt)
 {
   unsigned all = (1u << attempt->link->sockets) - 1;
   for (int i = 0; i < attempt->link->sockets; i++) {
-    if (attempt->hello_sent & (1u << i))
+    if (attempt->hello_sent & (1u << i)) {
       continue;
+    }
     int done = attempt_hello(attempt, i);
-    if (done < 0)
+    if (done < 0) {
       return done;
-    if (done)
+    }
+    if (done) {
       attempt->hello_sent |= 1u << i;
+    }
   }
-  if (attempt->hello_sent == all)
+  if (attempt->hello_sent == all) {
     return 1;
+  }
   return kernel_now_ms() < attempt->deadline_ms ? 0 : -ETIMEDOUT;
 }
 
@@ -289,14 +309,18 @@ int net_connect(int device, void *opaque, struct net_link **out)
   struct attempt *attempt = NULL;
   int done = 0;
   memcpy(&handle, opaque, sizeof(handle));
-  if (device != 0)
+  if (device != 0) {
     return -EINVAL;
-  if (handle.attempt)
+  }
+  if (handle.attempt) {
     attempt = attempt_take(handle.attempt);
-  if (!attempt)
+  }
+  if (!attempt) {
     done = attempt_begin(&handle, &attempt);
-  if (!done)
+  }
+  if (!done) {
     done = attempt_step(attempt);
+  }
   if (done < 0) {
     if (attempt) {
       kernel_warn("NET/KERNEL: connection to %s failed: %s",
@@ -322,8 +346,9 @@ static void listener_take_new(struct net_listener *listener)
     struct sockaddr_in from = {0};
     socklen_t length = sizeof(from);
     int fd = accept4(listener->fd, (struct sockaddr *)&from, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0)
+    if (fd < 0) {
       return;
+    }
     struct arrival *arrival = calloc(1, sizeof(*arrival));
     if (!arrival) {
       close(fd);
@@ -349,16 +374,20 @@ static bool arrival_is_welcome(const struct net_listener *listener, const struct
  * out, or closed. */
 static bool arrival_read(struct net_listener *listener, struct arrival *arrival)
 {
-  if (arrival->got == sizeof(arrival->hello))
+  if (arrival->got == sizeof(arrival->hello)) {
     return kernel_now_ms() < arrival->deadline_ms;
+  }
   ssize_t got = recv(arrival->fd, (char *)&arrival->hello + arrival->got,
                      sizeof(arrival->hello) - arrival->got, MSG_DONTWAIT);
-  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
     return false;
-  if (got > 0)
+  }
+  if (got > 0) {
     arrival->got += (size_t)got;
-  if (arrival->got == sizeof(arrival->hello))
+  }
+  if (arrival->got == sizeof(arrival->hello)) {
     return arrival_is_welcome(listener, arrival);
+  }
   return kernel_now_ms() < arrival->deadline_ms;
 }
 
@@ -387,8 +416,9 @@ static unsigned present(const struct net_listener *listener, uint64_t link)
 {
   unsigned bits = 0;
   for (const struct arrival *arrival = listener->arrivals; arrival; arrival = arrival->next) {
-    if (same_link(arrival, link))
+    if (same_link(arrival, link)) {
       bits |= 1u << arrival->hello.index;
+    }
   }
   return bits;
 }
@@ -405,8 +435,9 @@ static struct net_link *assemble(struct net_listener *listener, uint64_t id)
     }
     *place = arrival->next;
     listener->count--;
-    if (link->fd[arrival->hello.index] >= 0)
+    if (link->fd[arrival->hello.index] >= 0) {
       close(link->fd[arrival->hello.index]);
+    }
     link->fd[arrival->hello.index] = arrival->fd;
     name_peer(link, &arrival->from);
     free(arrival);
@@ -436,8 +467,9 @@ int net_close_listener(struct net_listener *listener)
     close(arrival->fd);
     free(arrival);
   }
-  if (listener->fd >= 0)
+  if (listener->fd >= 0) {
     close(listener->fd);
+  }
   free(listener);
   return 0;
 }
@@ -445,20 +477,23 @@ int net_close_listener(struct net_listener *listener)
 struct net_link *kernel_link_new(int sockets, bool sends)
 {
   struct net_link *link = calloc(1, sizeof(*link));
-  if (!link)
+  if (!link) {
     return NULL;
+  }
   link->sends = sends;
   link->sockets = sockets;
-  for (int i = 0; i < KERNEL_MAX_SOCKETS; i++)
+  for (int i = 0; i < KERNEL_MAX_SOCKETS; i++) {
     link->fd[i] = -1;
+  }
   return link;
 }
 
 void kernel_link_free(struct net_link *link)
 {
   for (int i = 0; i < link->sockets; i++) {
-    if (link->fd[i] >= 0)
+    if (link->fd[i] >= 0) {
       close(link->fd[i]);
+    }
   }
   free(link);
 }

@@ -21,8 +21,9 @@ static bool in_list(const char *name, const char *list, bool exact)
 {
   while (*list) {
     size_t length = strcspn(list, ",");
-    if (length && name_matches(name, list, length, exact))
+    if (length && name_matches(name, list, length, exact)) {
       return true;
+    }
     list += length + (list[length] == ',');
   }
   return false;
@@ -31,10 +32,12 @@ static bool in_list(const char *name, const char *list, bool exact)
 static bool wanted(const struct ifaddrs *candidate, const char *pattern)
 {
   if (!candidate->ifa_addr || candidate->ifa_addr->sa_family != AF_INET ||
-      !(candidate->ifa_flags & IFF_UP))
+      !(candidate->ifa_flags & IFF_UP)) {
     return false;
-  if (!pattern || !*pattern)
+  }
+  if (!pattern || !*pattern) {
     return !(candidate->ifa_flags & IFF_LOOPBACK);
+  }
   bool inverted = *pattern == '^';
   pattern += inverted;
   bool exact = *pattern == '=';
@@ -52,15 +55,17 @@ int kernel_find_interface(struct kernel_settings *settings)
     return error;
   }
   const struct ifaddrs *candidate = list;
-  while (candidate && !wanted(candidate, pattern))
+  while (candidate && !wanted(candidate, pattern)) {
     candidate = candidate->ifa_next;
+  }
   if (candidate) {
     snprintf(settings->interface, sizeof(settings->interface), "%s", candidate->ifa_name);
     settings->address = ((const struct sockaddr_in *)(const void *)candidate->ifa_addr)->sin_addr;
   }
   freeifaddrs(list);
-  if (candidate)
+  if (candidate) {
     return 0;
+  }
   kernel_warn("NET/KERNEL: no interface that is up and has an IPv4 address matches "
               "NCCL_SOCKET_IFNAME=%s: set it to one that `ip -4 address` shows",
               pattern ? pattern : "(unset: all but loopback)");

@@ -35,8 +35,9 @@ static int speed_mbps;
 static void speak(ncclDebugLogLevel level, const char *format, va_list arguments)
 {
   char line[LOG_LINE];
-  if (!logger)
+  if (!logger) {
     return;
+  }
   vsnprintf(line, sizeof(line), format, arguments);
   logger(level, NCCL_INIT | NCCL_NET, __FILE__, __LINE__, "%s", line);
 }
@@ -67,13 +68,13 @@ uint64_t kernel_now_ms(void)
 static int setting_of_sockets(struct kernel_settings *settings)
 {
   const char *text = getenv("HARP_KERNEL_NSOCKS");
-  if (!text || !*text || strcmp(text, "1") == 0)
+  if (!text || !*text || strcmp(text, "1") == 0) {
     settings->sockets = 1;
-  else if (strcmp(text, "2") == 0)
+  } else if (strcmp(text, "2") == 0) {
     settings->sockets = 2;
-  else if (strcmp(text, "4") == 0)
+  } else if (strcmp(text, "4") == 0) {
     settings->sockets = 4;
-  else {
+  } else {
     kernel_warn("NET/KERNEL: HARP_KERNEL_NSOCKS=%s: set it to 1, 2 or 4 sockets per link", text);
     return -EINVAL;
   }
@@ -85,8 +86,9 @@ static int setting_of_timeout(struct kernel_settings *settings)
   const char *text = getenv("HARP_TIMEOUT_MS");
   char *end;
   settings->timeout_ms = DEFAULT_TIMEOUT_MS;
-  if (!text || !*text)
+  if (!text || !*text) {
     return 0;
+  }
   long value = strtol(text, &end, 10);
   if (*end || value < 100 || value > 3600 * 1000) {
     kernel_warn("NET/KERNEL: HARP_TIMEOUT_MS=%s: set it to 100-3600000 milliseconds", text);
@@ -110,17 +112,19 @@ static int setting_of_congestion(struct kernel_settings *settings)
                       setsockopt(probe, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name))
                   ? -errno
                   : 0;
-  if (probe >= 0)
+  if (probe >= 0) {
     close(probe);
-  if (!error)
+  }
+  if (!error) {
     snprintf(settings->congestion, sizeof(settings->congestion), "%s", name);
-  else if (named)
+  } else if (named) {
     kernel_warn("NET/KERNEL: HARP_KERNEL_CC=%s: the kernel rejects it: %s. Load its module, or "
                 "list it in net.ipv4.tcp_allowed_congestion_control of the initial namespace",
                 name, strerror(-error));
-  else
+  } else {
     kernel_info("NET/KERNEL: the kernel rejects cubic (%s); using the system's default",
                 strerror(-error));
+  }
   return named ? error : 0;
 }
 
@@ -128,14 +132,17 @@ static void read_device(const char *interface)
 {
   char path[PATH_MAX], text[16] = "";
   snprintf(path, sizeof(path), "/sys/class/net/%s/device", interface);
-  if (!realpath(path, pci_path))
+  if (!realpath(path, pci_path)) {
     pci_path[0] = '\0';
+  }
   snprintf(path, sizeof(path), "/sys/class/net/%s/speed", interface);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd >= 0 && read(fd, text, sizeof(text) - 1) < 0)
+  if (fd >= 0 && read(fd, text, sizeof(text) - 1) < 0) {
     text[0] = '\0'; /* virtual devices and devices that are down report no speed */
-  if (fd >= 0)
+  }
+  if (fd >= 0) {
     close(fd);
+  }
   speed_mbps = atoi(text) > 0 ? atoi(text) : DEFAULT_SPEED_MBPS;
 }
 
@@ -143,14 +150,18 @@ static int first_init(void)
 {
   struct kernel_settings settings = {0};
   int error = setting_of_sockets(&settings);
-  if (!error)
+  if (!error) {
     error = setting_of_timeout(&settings);
-  if (!error)
+  }
+  if (!error) {
     error = kernel_find_interface(&settings);
-  if (!error)
+  }
+  if (!error) {
     error = setting_of_congestion(&settings);
-  if (error)
+  }
+  if (error) {
     return error;
+  }
   read_device(settings.interface);
   kernel_settings = settings;
   char address[INET_ADDRSTRLEN];
@@ -164,21 +175,25 @@ static int first_init(void)
 int net_init(ncclDebugLogger_t log, void **context)
 {
   pthread_mutex_lock(&init_lock);
-  if (log)
+  if (log) {
     logger = log;
+  }
   int error = init_count ? 0 : first_init();
-  if (!error && context)
+  if (!error && context) {
     error = contexts_add(&contexts, context);
-  if (!error)
+  }
+  if (!error) {
     init_count++;
+  }
   pthread_mutex_unlock(&init_lock);
   return error;
 }
 
 int net_finalize(void *context)
 {
-  if (!context)
+  if (!context) {
     return 0;
+  }
   pthread_mutex_lock(&init_lock);
   bool known = contexts_remove(&contexts, context);
   init_count -= known;
@@ -194,8 +209,9 @@ int net_devices(int *count)
 
 int net_get_properties(int device, struct net_properties *properties)
 {
-  if (device != 0)
+  if (device != 0) {
     return -EINVAL;
+  }
   *properties = (struct net_properties){
       .name = kernel_settings.interface,
       .pci_path = pci_path[0] ? pci_path : NULL,
@@ -212,8 +228,9 @@ int net_get_properties(int device, struct net_properties *properties)
 int net_register(struct net_link *link, void *data, size_t size, int type,
                  struct net_region **region)
 {
-  if (type != NCCL_PTR_HOST)
+  if (type != NCCL_PTR_HOST) {
     return -EINVAL;
+  }
   *region = (struct net_region *)link;
   return 0;
 }

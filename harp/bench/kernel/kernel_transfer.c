@@ -23,8 +23,9 @@ static void cut(struct net_link *link, struct net_request *request)
 {
   size_t sockets = (size_t)link->sockets;
   size_t part = (request->size + sockets - 1) / sockets;
-  if (part < KERNEL_MIN_SLICE)
+  if (part < KERNEL_MIN_SLICE) {
     part = KERNEL_MIN_SLICE;
+  }
   request->slices = 0;
   request->first_socket = (uint8_t)link->next_socket;
   for (size_t offset = 0; offset < request->size; offset += part) {
@@ -40,10 +41,12 @@ static void cut(struct net_link *link, struct net_request *request)
 static int post(struct net_link *link, void *data, size_t size, struct net_request **out)
 {
   *out = NULL;
-  if (link->error)
+  if (link->error) {
     return link->error;
-  if (link->next - link->first == KERNEL_REQUESTS)
+  }
+  if (link->next - link->first == KERNEL_REQUESTS) {
     return 0;
+  }
   struct net_request *request = request_at(link, link->next);
   *request = (struct net_request){
       .link = link,
@@ -58,8 +61,9 @@ static int post(struct net_link *link, void *data, size_t size, struct net_reque
 int net_isend(struct net_link *link, const void *data, size_t size, struct net_region *region,
               struct net_request **out)
 {
-  if (!link->sends || size > UINT32_MAX)
+  if (!link->sends || size > UINT32_MAX) {
     return -EINVAL;
+  }
   int error = post(link, (void *)(uintptr_t)data, size, out);
   if (*out) {
     (*out)->header = htole32((uint32_t)size);
@@ -91,8 +95,9 @@ static void account(struct net_request *request, struct kernel_slice *slice, siz
 /* Returns the bytes that send or recv moved; 0: it would block; else a negative errno. */
 static ssize_t outcome(ssize_t moved)
 {
-  if (moved >= 0)
+  if (moved >= 0) {
     return moved;
+  }
   return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 }
 
@@ -106,22 +111,27 @@ static int send_on(struct net_request *request, int socket)
     struct msghdr message = {.msg_iov = part};
     size_t header = socket == 0 ? sizeof(request->header) - request->header_moved : 0;
     size_t payload = slice ? slice->length - slice->moved : 0;
-    if (header)
+    if (header) {
       part[message.msg_iovlen++] = (struct iovec){
           .iov_base = (char *)&request->header + request->header_moved, .iov_len = header};
-    if (payload)
+    }
+    if (payload) {
       part[message.msg_iovlen++] = (struct iovec){
           .iov_base = request->data + slice->offset + slice->moved, .iov_len = payload};
-    if (!message.msg_iovlen)
+    }
+    if (!message.msg_iovlen) {
       return 1;
+    }
     ssize_t moved =
         outcome(sendmsg(request->link->fd[socket], &message, MSG_NOSIGNAL | MSG_DONTWAIT));
-    if (moved <= 0)
+    if (moved <= 0) {
       return (int)moved;
+    }
     size_t of_header = (size_t)moved < header ? (size_t)moved : header;
     request->header_moved += (uint32_t)of_header;
-    if (slice && (size_t)moved > of_header)
+    if (slice && (size_t)moved > of_header) {
       account(request, slice, (size_t)moved - of_header);
+    }
   }
 }
 
@@ -136,8 +146,9 @@ static int receive_header(struct net_request *request)
   while (request->header_moved < sizeof(request->header)) {
     ssize_t got = receive(request->link->fd[0], (char *)&request->header + request->header_moved,
                           sizeof(request->header) - request->header_moved);
-    if (got <= 0)
+    if (got <= 0) {
       return (int)got;
+    }
     request->header_moved += (uint32_t)got;
   }
   size_t size = le32toh(request->header);
@@ -156,15 +167,17 @@ static int receive_on(struct net_request *request, int socket)
 {
   if (!request->sliced) {
     int known = socket == 0 ? receive_header(request) : 0;
-    if (known <= 0)
+    if (known <= 0) {
       return known;
+    }
   }
   struct kernel_slice *slice = slice_on(request, socket);
   while (slice && slice->moved < slice->length) {
     ssize_t got = receive(request->link->fd[socket], request->data + slice->offset + slice->moved,
                           slice->length - slice->moved);
-    if (got <= 0)
+    if (got <= 0) {
       return (int)got;
+    }
     account(request, slice, (size_t)got);
   }
   return 1;
@@ -176,8 +189,9 @@ static int progress_socket(struct net_link *link, int socket, uint64_t last)
   while (link->at[socket] <= last) {
     struct net_request *request = request_at(link, link->at[socket]);
     int done = link->sends ? send_on(request, socket) : receive_on(request, socket);
-    if (done <= 0)
+    if (done <= 0) {
       return done;
+    }
     link->at[socket]++;
   }
   return 0;
@@ -193,8 +207,9 @@ static void fail(struct net_link *link, int error)
 {
   struct linger reset = {.l_onoff = 1};
   link->error = error;
-  if (error != -EMSGSIZE)
+  if (error != -EMSGSIZE) {
     kernel_warn("NET/KERNEL: connection with %s is lost: %s", link->peer, strerror(-error));
+  }
   for (int i = 0; i < link->sockets; i++) {
     setsockopt(link->fd[i], SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     close(link->fd[i]);
@@ -206,8 +221,9 @@ static void retire(struct net_request *request)
 {
   struct net_link *link = request->link;
   request->finished = true;
-  while (link->first < link->next && request_at(link, link->first)->finished)
+  while (link->first < link->next && request_at(link, link->first)->finished) {
     link->first++;
+  }
 }
 
 int net_test(struct net_request *request, int *done, size_t *size)
@@ -215,12 +231,14 @@ int net_test(struct net_request *request, int *done, size_t *size)
   struct net_link *link = request->link;
   for (int i = 0; i < link->sockets && !link->error && !complete(request); i++) {
     int error = progress_socket(link, i, request->sequence);
-    if (error < 0)
+    if (error < 0) {
       fail(link, error);
+    }
   }
   *done = complete(request);
-  if (!*done)
+  if (!*done) {
     return link->error;
+  }
   *size = request->size;
   retire(request);
   return 0;
