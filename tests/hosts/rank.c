@@ -49,7 +49,6 @@
 #include "tests/hosts/watch.h"
 
 enum { OBJECTS = 512, LINE = 1024, HANDLE_MOST = 128, WINDOW = 8, PERIOD = 251, STREAMS = 64 };
-
 enum { EAGER_NS = 20 * 1000 * 1000 }; /* a wait that is longer has no message under way */
 
 struct comm {
@@ -558,7 +557,6 @@ static void do_child(const char *words)
 }
 
 static void do_exit(const char *words) { exit(0); }
-
 static void do_leave(const char *words) { _exit(0); }
 
 static const struct {
