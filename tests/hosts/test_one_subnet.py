@@ -99,7 +99,7 @@ def test_frames_that_arrive_on_the_wrong_nic_are_accepted(
     """On both hosts, only nic0 answers ARP. So all frames arrive there."""
     for host in rails.lab.hosts:
         host.run(["sysctl", "-qw", "net.ipv4.conf.nic1.arp_ignore=8"])
-    with pair(rails, tmp_path, keys=({"instances": instances},) * 2) as scene:
+    with pair(rails, tmp_path, keys=({"instances": instances, "flows": 1},) * 2) as scene:
         links = [link for nic in range(NICS) for link in scene.both_ways(nic)]
         for link in links:
             link.move(count=400)
