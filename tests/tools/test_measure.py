@@ -121,12 +121,13 @@ def test_host_configuration_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "transport, flows",
     [
-        (HarpPacket(), 1),
+        (HarpPacket(settings=(("instances", "1"),)), 1),
+        (HarpPacket(settings=(("instances", "2"),)), 2),
         (HarpPacket(settings=(("flows", "3"),)), 3),
         (HarpPacket(settings=(("flows", "3"),), flows=2), 2),
         (KernelTcp(), None),
     ],
-    ids=["default", "file", "told", "kernel"],
+    ids=["one instance", "two instances", "file", "told", "kernel"],
 )
 def test_record_reports_effective_flows(transport: Transport, flows: Optional[int]) -> None:
     with Lab() as lab:
