@@ -75,16 +75,10 @@ def chunk(message: int) -> bytes:
     return header + bytes((message + i) % 251 for i in range(SIZE))
 
 
-def hello_of(scene: Scene, epoch: int) -> bytes:
-    made = bytearray(hello(token_of(scene)))
-    made[36:40] = struct.pack("!I", epoch)
-    return bytes(made)
-
-
 def open_link(scene: Scene, peer: UnauthenticatedPeer) -> int:
     """The receiver's number of a link whose only flow is the peer's connection."""
     peer.do("open 1")
-    peer.do(f"send {hello_of(scene, 0).hex()}")
+    peer.do(f"send {hello(token_of(scene), epoch=0).hex()}")
     return scene.listening.accept(scene.listener[0])
 
 
@@ -92,7 +86,7 @@ def abandon(scene: Scene) -> None:
     """Opens a new connection of the flow, and resets it before the welcome is acknowledged."""
     (port,) = struct.unpack("!H", scene.handle[8:10])
     address = scene.listening.site.address
-    words = [scene.host.own_address, address, str(port), hello_of(scene, 1).hex()]
+    words = [scene.host.own_address, address, str(port), hello(token_of(scene), epoch=1).hex()]
     process = scene.host.popen([sys.executable, "-c", SCRIPT, *words], stderr=subprocess.PIPE)
     assert process.wait(10) == 0, process.stderr and process.stderr.read()
 
@@ -100,7 +94,7 @@ def abandon(scene: Scene) -> None:
 def open_again(scene: Scene, peer: UnauthenticatedPeer) -> int:
     """Opens the flow's next connection. Returns the bytes that the welcome says were received."""
     peer.do("open 1")
-    peer.do(f"send {hello_of(scene, 2).hex()}")
+    peer.do(f"send {hello(token_of(scene), epoch=2).hex()}")
     welcome = wait_until(lambda: peer.do("state")[2], 20, "there was no welcome")
     (received,) = struct.unpack("!Q", welcome[RECEIVED : RECEIVED + 8])
     return int(received)

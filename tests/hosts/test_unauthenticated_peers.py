@@ -186,6 +186,25 @@ def test_duplicate_hello_is_closed(scene: Scene) -> None:
     scene.still_serves()
 
 
+def test_hello_of_an_old_epoch_is_closed(scene: Scene) -> None:
+    """The second of two equal hellos that replace a connection is rejected, as one that was under
+    way for long. The connection that the first one has made stays."""
+    with (
+        scene.unauthenticated_peer() as first,
+        scene.unauthenticated_peer() as second,
+        scene.unauthenticated_peer() as third,
+    ):
+        for peer, epoch in ((first, 0), (second, 1), (third, 1)):
+            peer.do("open 1")
+            peer.do(f"send {hello(token_of(scene), flows=2, epoch=epoch).hex()}")
+            answered = wait_until(lambda: any(peer.do("state")[1:]), 20, "there was no answer")
+            assert answered
+        third.wait_for_closes(1)
+        second.do("state")  # reads the welcome, so that the next one sees a close behind it
+        assert second.do("state")[0] == 1
+    scene.still_serves()
+
+
 def test_address_outside_peers_is_refused(lab: Lab, tmp_path: Path) -> None:
     """`peers` lists the allowed addresses: others are refused before they send a byte."""
     sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]

@@ -127,10 +127,11 @@ def hello(
     flow: int = 0,
     flows: int = 1,
     checked: bool = False,
+    epoch: int = 0,
 ) -> bytes:
     """A hello: magic, versions, token, link, flow, flows, epoch, MTU, flags. checked: the chunks
     have checksums of header and payload (wire version 2 and later)."""
-    numbers = struct.pack("!QHHIHB", 0x1234567890ABCDEF, flow, flows, 0, 1500, checked)
+    numbers = struct.pack("!QHHIHB", 0x1234567890ABCDEF, flow, flows, epoch, 1500, checked)
     return (b"HARP" + struct.pack("!HH", *version) + token + numbers).ljust(80, b"\0")
 
 
