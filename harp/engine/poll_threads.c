@@ -122,20 +122,24 @@ static unsigned wanted_cpus(unsigned instances, unsigned ranks)
   return (instances + 1) * ranks + 2;
 }
 
-/* Two workers copy nearly twice as fast as one (docs/decisions/0061-two-instances.md). More ranks
- * or NICs already have several workers. */
+/* Several workers copy faster than one (docs/decisions/0061-several-instances.md). More ranks or
+ * NICs have several workers together. Four workers need twice the CPUs that spin. */
 unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, unsigned cpus,
                                const char *root)
 {
-  enum { PAIR = 2 };
   const char *device = harp_config_innermost(config->device);
   unsigned ranks = local_ranks(root);
   if (config->instances) {
     return config->instances;
   }
-  bool helps = strncmp(device, "packet:", strlen("packet:")) == 0 && ranks * nics <= PAIR;
-  bool fits = strcmp(config->threads, "caller") != 0 && cpus >= wanted_cpus(PAIR, ranks);
-  return helps && fits ? PAIR : 1;
+  if (strncmp(device, "packet:", strlen("packet:")) != 0 ||
+      strcmp(config->threads, "caller") == 0) {
+    return 1;
+  }
+  if (ranks * nics == 1 && cpus >= 2 * wanted_cpus(4, ranks)) {
+    return 4;
+  }
+  return ranks * nics <= 2 && cpus >= wanted_cpus(2, ranks) ? 2 : 1;
 }
 
 void harp_poll_threads_choose(struct harp_poll_threads *threads, const struct harp_config *config,

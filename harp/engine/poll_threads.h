@@ -16,7 +16,7 @@
  * cgroups. root: "", or in tests a folder that contains /proc and /sys. */
 unsigned harp_usable_cpus(const char *root);
 
-/* The number of instances of a NIC: the key `instances`, else 1 or 2. nics: the NICs of the
+/* The number of instances of a NIC: the key `instances`, else 1, 2 or 4. nics: the NICs of the
  * process. cpus: those that it may use. root: as above. */
 unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, unsigned cpus,
                                const char *root);

@@ -21,7 +21,7 @@ KEYS = {
     "gpu": "any",
     "pci_path": "none",
     "speed_mbps": "the device's, else 25000",
-    "instances": "1, or 2 for packet on a host with free CPUs",
+    "instances": "1, or up to 4 for packet on a host with free CPUs",
     "cores": "none: workers are not pinned",
     "flows": "one for each instance",
     "stripe": "none",

@@ -120,8 +120,11 @@ def test_unknown_choice_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "nics, cpus, ranks, count",
     [
+        (1, 14, 1, 4),
+        (1, 13, 1, 2),
         (1, 5, 1, 2),
         (1, 4, 1, 1),
+        (2, 64, 1, 2),
         (2, 5, 1, 2),
         (3, 64, 1, 1),
         (1, 8, 2, 2),
@@ -130,7 +133,7 @@ def test_unknown_choice_is_refused(tmp_path: Path) -> None:
         (2, 64, 2, 1),
     ],
 )
-def test_packet_device_has_two_instances_on_a_host_with_free_cpus(
+def test_packet_device_has_several_instances_on_a_host_with_free_cpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nics: int, cpus: int, ranks: int, count: int
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")
@@ -145,8 +148,8 @@ def test_packet_device_has_two_instances_on_a_host_with_free_cpus(
         ("device = packet:eth0\ninstances = 1\n", 1),
         ("device = packet:eth0\ncores = 0-3\n", 4),
         ("device = packet:eth0\nthreads = caller\n", 1),
-        ("device = packet:eth0\nthreads = worker\n", 2),
-        ("device = fault:drop=0.1|packet:eth0\n", 2),
+        ("device = packet:eth0\nthreads = worker\n", 4),
+        ("device = fault:drop=0.1|packet:eth0\n", 4),
         ("device = xdp:eth0\n", 1),
         ("device = dpdk:0000:03:00.0\naddress = 10.0.3.7/24\n", 1),
     ],
