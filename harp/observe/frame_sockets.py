@@ -76,6 +76,7 @@ class FrameSockets:
         self._sockets: dict[int, tuple[socket.socket, bool]] = {}
         self._arena = memoryview(bytearray(_ARENA))
         self._full = 0  # full blocks in a row
+        self._kept = 0  # bytes of each frame
         self._missed = process.totals.get("capture_lost", 0)
         ways = [sent for sent in (False, True) if direction in (None, "out" if sent else "in")]
         try:
@@ -138,9 +139,11 @@ class FrameSockets:
                 time.sleep(0.01)
 
     def filter(self, program: list[Instruction]) -> None:
-        """Replaces the filter, and how much is kept of a frame: what the program returns last."""
-        self._kept = program[-1][3]
-        keep = max(self._kept, _LEAST) if self._kept else 0
+        """Replaces the filter, and how much is kept of a frame: what the program returns last. A
+        program that keeps nothing stops new frames, and those that wait stay whole."""
+        kept = program[-1][3]
+        self._kept = kept or self._kept
+        keep = max(kept, _LEAST) if kept else 0
         whole = [
             (code, true, false, _LARGEST if code == _RETURN and operand else operand)
             for code, true, false, operand in program

@@ -121,6 +121,15 @@ def test_one_direction_is_cut(link: Link, process: Process, direction: str) -> N
     assert all(frame.length == 14 + int.from_bytes(frame.data[16:18], "big") for frame in frames)
 
 
+def test_frames_that_wait_at_the_end_stay_whole(link: Link, process: Process) -> None:
+    with closing(sockets(process, "out")) as source:
+        link.move(1, SIZE)
+        wait_until(lambda: source.holds(1), 20, "no frame waits")
+        source.filter(capture_filter.NOTHING)
+        frames = until(source, bool)
+    assert all(frame.length == len(frame.data) for frame in frames)
+
+
 def test_stalled_readers_lose_frames_and_delay_nothing(link: Link, process: Process) -> None:
     with closing(sockets(process)) as source:
 
