@@ -89,7 +89,8 @@ class FlowSums:
             values: list[int] = [getattr(flow, name) for name in SUMS]
             if flow.direction in OPERATIONS and len(flow.message_times) == BUCKETS:
                 values += [flow.message_time_ns, *flow.message_times]
-            then = self._last.get(key) or self._before.get(key) or [0] * len(values)
+            then = list(self._last.get(key) or self._before.get(key) or ())
+            then += [0] * (len(values) - len(then))  # a new flow, or one without a direction then
             peer = self._peer(flow)
             moved = [new - old if new >= old else new for new, old in zip(values, then)]
             _add(peer.sums, moved[: len(SUMS)])
