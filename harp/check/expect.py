@@ -93,7 +93,7 @@ def sentences(
         )
         if len(hosts) == 2:
             lines.append(
-                "No link between two hosts alone is called slow. If this rate is too low, compare "
-                "it with that of the kernel's TCP: harp perf sendrecv, without and with --kernel."
+                "No link between two hosts alone is called slow. Compare a rate that is too low "
+                "with that of the kernel's TCP: harp perf sendrecv, without and with --kernel."
             )
     return lines

@@ -272,7 +272,7 @@ def _show_trace(
     "--all-events",
     "every_event",
     is_flag=True,
-    help="Also show the trace's events of polls, chunks and messages.",
+    help="Also show the trace's events of polls, segments, chunks and messages.",
 )
 @click.option(
     "--watch",

@@ -135,7 +135,7 @@ static void exchange(struct sharing *sharing)
   doubling_add(doubling);
 }
 
-/* Folds our share of a chunk. On one host, this is the result. */
+/* Folds our share of a chunk. This is the result if there is one host. */
 static void fold_chunk(struct sharing *sharing, size_t number)
 {
   const struct reduction *reduction = &sharing->plan->schedule->reduction;
