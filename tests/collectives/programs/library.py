@@ -157,10 +157,16 @@ def fail_beside_stopped(pid: int, pipe: socket.socket) -> dict[str, Any]:
 def wait_for_absent() -> str:
     """The sentence of a root that gathers from rank 3, and from ranks 1 and 2, which are absent."""
     groups = make_groups(4)
-    sent = post(groups[3], GATHER, 0, [zeros(8)], [])
-    assert sent and end(sent) == 1, error.value
-    written = [zeros(8) for _ in groups]
-    assert end(post(groups[0], GATHER, 0, [zeros(8)], written, LIMIT_MS)) == -1
+    own, parts = zeros(8), [zeros(8) for _ in groups]
+
+    def gather(senders: tuple[int, ...], limit: int) -> int:
+        """The state at the root."""
+        for sent in [post(groups[rank], GATHER, 0, [own], []) for rank in senders]:
+            assert sent and end(sent) == 1, error.value
+        return end(post(groups[0], GATHER, 0, [own], parts, limit))
+
+    assert gather((1, 2, 3), WAIT_MS) == 1, error.value  # opens the links
+    assert gather((3,), LIMIT_MS) == -1
     sentence = error.value.decode()
     for group in groups:
         library.harp_group_destroy(group)
