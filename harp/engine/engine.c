@@ -169,8 +169,7 @@ static int open_port(struct harp_engine *engine, char *error)
   return harp_port_open(&engine->port, engine->config.device, &port, error);
 }
 
-int harp_engine_open(struct harp_engine **out, const struct harp_config *config, unsigned nics,
-                     char *error)
+int harp_engine_open(struct harp_engine **out, const struct harp_config *config, char *error)
 {
   struct harp_engine *engine = allocate();
   if (!engine) {
@@ -178,8 +177,7 @@ int harp_engine_open(struct harp_engine **out, const struct harp_config *config,
     return -ENOMEM;
   }
   engine->config = *config;
-  engine->config.instances = harp_instances_choose(config, nics, harp_usable_cpus(""), "");
-  engine->config.flows = config->flows ? config->flows : engine->config.instances;
+  engine->config.flows = config->flows ? config->flows : config->instances;
   int result = open_port(engine, error);
   if (result != 0) {
     harp_engine_close(engine);

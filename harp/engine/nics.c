@@ -6,16 +6,40 @@
 #include <string.h>
 
 #include "harp/engine/log.h"
+#include "harp/engine/poll_threads.h"
 
-/* Opens a claimed NIC, and starts it if start is set. */
+/* Opens a NIC, and starts it if start is set. */
+static int open_engine(struct harp_engine **engine, const struct harp_config *config, bool start,
+                       char *error)
+{
+  int result = harp_engine_open(engine, config, error);
+  if (result == 0 && start) {
+    result = harp_engine_start(*engine, error);
+    if (result != 0) {
+      harp_engine_close(*engine);
+    }
+  }
+  return result;
+}
+
+/* Opens a claimed NIC, and starts it if start is set. A limit on memory, open files or threads may
+ * allow one instance alone, so several that nobody has asked for become one. */
 static int open_nic(struct harp_nics *nics, const struct harp_claim *claim, bool start, char *error)
 {
+  struct harp_config config = claim->config;
   struct harp_engine *engine;
-  int result = harp_engine_open(&engine, &claim->config, nics->claims.count, error);
-  if (result == 0 && start) {
-    result = harp_engine_start(engine, error);
-    if (result != 0) {
-      harp_engine_close(engine);
+  config.instances = harp_instances_choose(&claim->config, nics->claims.count, harp_usable_cpus(""),
+                                           "");
+  int result = open_engine(&engine, &config, start, error);
+  if (result != 0 && !claim->config.instances && config.instances > 1) {
+    char why[HARP_ENGINE_ERROR_SIZE];
+    unsigned wanted = config.instances;
+    memcpy(why, error, sizeof why);
+    config.instances = 1;
+    result = open_engine(&engine, &config, start, error);
+    if (result == 0) {
+      harp_log_post(HARP_LOG_WARN, "HARP: %.100s has one instance instead of %u: %s", config.device,
+                    wanted, why);
     }
   }
   if (result == 0) {

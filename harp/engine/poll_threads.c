@@ -6,10 +6,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
+#include "harp/engine/agent_socket.h"
 #include "harp/engine/rank_topology.h"
 
-enum { CGROUP_PATH_SIZE = 4096 };
+enum {
+  CGROUP_PATH_SIZE = 4096,
+  /* What a job takes of local ports and open files, at most as a rule: */
+  PORTS_LEAST = 64,    /* of an instance: listeners, and ports that are not free yet */
+  PORTS_OF_PEER = 8,   /* of an instance: four NCCL channels in each direction */
+  RANKS_UNKNOWN = 8,   /* ranks of a job whose launcher does not tell */
+  FILES_OF_JOB = 512,  /* of NCCL and the application */
+  PORTS_OF_AGENT = 512 /* harp agent's default --block */
+};
 
 /* --- The CPU quota (Linux, Documentation/admin-guide/cgroup-v2.rst, cpu.max) --- */
 
@@ -122,6 +132,29 @@ static unsigned wanted_cpus(unsigned instances, unsigned ranks)
   return (instances + 1) * ranks + 2;
 }
 
+/* Each instance has ports of its own for its flows and listeners, so several need as many times the
+ * ports of one. At the kernel's address, each port is an open file, too. A job that runs with one
+ * instance must not fail for want of ports because it has more by default. */
+static bool ports_suffice(const struct harp_config *config, unsigned instances, const char *root)
+{
+  struct harp_rank_topology topology;
+  struct rlimit files;
+  harp_rank_topology_find(&topology, root);
+  unsigned ranks = topology.world_size > 0 ? (unsigned)topology.world_size : RANKS_UNKNOWN;
+  uint64_t wanted = (uint64_t)instances * (PORTS_LEAST + (uint64_t)PORTS_OF_PEER * ranks);
+  const struct harp_config_ports *range = &config->tcp_ports;
+  if (range->first && wanted > range->last - range->first + 1u) {
+    return false;
+  }
+  if (!config->address.kernel) {
+    return true;
+  }
+  if (harp_agent_socket() && wanted > PORTS_OF_AGENT) {
+    return false;
+  }
+  return getrlimit(RLIMIT_NOFILE, &files) != 0 || wanted + FILES_OF_JOB <= files.rlim_cur;
+}
+
 /* Several workers copy faster than one (docs/decisions/0061-several-instances.md). More ranks or
  * NICs have several workers together. Four workers need twice the CPUs that spin. */
 unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, unsigned cpus,
@@ -136,10 +169,13 @@ unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, 
       strcmp(config->threads, "caller") == 0) {
     return 1;
   }
-  if (ranks * nics == 1 && cpus >= 2 * wanted_cpus(4, ranks)) {
+  if (ranks * nics == 1 && cpus >= 2 * wanted_cpus(4, ranks) && ports_suffice(config, 4, root)) {
     return 4;
   }
-  return ranks * nics <= 2 && cpus >= wanted_cpus(2, ranks) ? 2 : 1;
+  if (ranks * nics <= 2 && cpus >= wanted_cpus(2, ranks) && ports_suffice(config, 2, root)) {
+    return 2;
+  }
+  return 1;
 }
 
 void harp_poll_threads_choose(struct harp_poll_threads *threads, const struct harp_config *config,

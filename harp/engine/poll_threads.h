@@ -3,7 +3,8 @@
  * How many instances a NIC has, and which threads poll them: their workers alone, or NCCL's threads
  * inside test() as well.
  *
- * Thread: any; reads the environment, /proc and the cgroup file systems only.
+ * Thread: any; reads the environment, /proc, the cgroup file systems and the process's limits only,
+ * and looks for an agent.
  */
 #ifndef HARP_ENGINE_POLL_THREADS_H
 #define HARP_ENGINE_POLL_THREADS_H

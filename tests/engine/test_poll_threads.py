@@ -5,6 +5,8 @@ quotas, local ranks and NICs."""
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,23 @@ CPUS = len(os.sched_getaffinity(0))
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS"):
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HARP_AGENT", "")
+
+
+def limit_files(most: int) -> None:
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
+
+
+@pytest.fixture(autouse=True)
+def usual_limit_of_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit_files(1024)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def choose(root: Path, text: str = "") -> tuple[bool, int, int]:
@@ -156,3 +173,41 @@ def test_packet_device_has_several_instances_on_a_host_with_free_cpus(
 )
 def test_keys_and_device_decide_about_instances(tmp_path: Path, text: str, count: int) -> None:
     assert instances(text.encode(), 1, 64, str(tmp_path).encode()) == count
+
+
+OWN = FILE + "address = 10.0.3.7/24\n"
+
+
+@pytest.mark.parametrize(
+    "text, ranks, count",
+    [
+        (FILE, 0, 4),  # the job's size is unknown
+        (FILE, 8, 4),
+        (FILE, 9, 2),
+        (FILE, 24, 2),
+        (FILE, 25, 1),
+        (OWN, 25, 4),  # ports at an own address are no files
+        (FILE + "tcp_ports = 50000-50319\n", 2, 4),
+        (FILE + "tcp_ports = 50000-50318\n", 2, 2),
+        (FILE + "tcp_ports = 50000-50063\n", 2, 1),
+        (OWN + "tcp_ports = 50000-50063\n", 2, 1),
+        (FILE + "instances = 4\ntcp_ports = 50000-50063\n", 2, 4),
+    ],
+)
+def test_narrow_ports_and_few_files_leave_fewer_instances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ranks: int, count: int
+) -> None:
+    if ranks:
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    assert instances(text.encode(), 1, 64, str(tmp_path).encode()) == count
+
+
+def test_block_of_the_agent_leaves_fewer_instances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_files(4096 if resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 4096 else 1024)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "9")
+    monkeypatch.setenv("HARP_AGENT", str(tmp_path / "agent.sock"))
+    assert instances(FILE.encode(), 1, 64, str(tmp_path).encode()) == 2
