@@ -447,20 +447,27 @@ def scan(where: Optional[Sequence[Path]] = None, containers: bool = False) -> li
     """The running processes, the oldest first, with the NICs of a process together. Skips files
     that vanish, that belong to an ended process, or that are damaged, and those of a user who has
     `FILES_MOST` already. A file that is in two of the folders, such as a mounted one, counts once.
-    containers: also the files that processes hold open elsewhere (descriptors.py)."""
+    containers: also the files that processes hold open elsewhere (descriptors.py). Of these, all
+    that are read count, since a user may hold open many large files that are wrong."""
     found: dict[tuple[str, int], Process] = {}
     users: Counter[int] = Counter()
+    seen: set[tuple[int, int]] = set()
 
     def add(path: Path, name: str = "") -> None:
         try:
-            if users[os.lstat(path).st_uid] >= FILES_MOST:
+            # A link in /proc may belong to root while the file is another user's.
+            status = os.stat(path, follow_symlinks=bool(name))
+            file = status.st_dev, status.st_ino
+            if file in seen or users[status.st_uid] >= FILES_MOST:
                 return
+            seen.add(file)
+            users[status.st_uid] += bool(name)
             process = read(path, name)
         except (OSError, StatError):
             return
         if process.alive and (process.id, process.uid) not in found:
             found[process.id, process.uid] = process
-            users[process.uid] += 1
+            users[process.uid] += not name
 
     for path in _in_folders(folders() if where is None else where):
         add(path)

@@ -356,3 +356,50 @@ def test_damaged_statistics_files_are_refused(run_dir: Path) -> None:
         with pytest.raises(statfile.StatError, match=str(damaged)):
             statfile.read(damaged)
     file.close()
+
+
+# The links in /proc/PID/fd of a process that may not be dumped belong to root.
+HOARDER = """
+import ctypes, os, sys
+user = 20000 + os.getpid() % 40000  # no other test has it
+os.setresuid(user, user, user)
+ctypes.CDLL(None).prctl(4, int(sys.argv[2]))  # PR_SET_DUMPABLE
+for number in range(8):
+    os.write(os.memfd_create(f"{sys.argv[1]}{number:04x}.stat"), b"HARPSTAT")
+for _ in range(8):
+    os.dup(3)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes the user: needs root")
+@pytest.mark.parametrize("dumpable", [1, 0])
+def test_wrong_files_of_a_user_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, dumpable: int, run_dir: Path
+) -> None:
+    """Each costs a reading, once for all its descriptors."""
+    stem, looked, read = os.urandom(6).hex(), [], statfile.read
+
+    def count(path: Path, name: str = "") -> statfile.Process:
+        looked.append(name)
+        return read(path, name)
+
+    monkeypatch.setattr(statfile, "read", count)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOARDER, stem, str(dumpable)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as hoarder:
+        assert hoarder.stdout and hoarder.stdin
+        assert hoarder.stdout.readline() == "ready\n"
+        statfile.scan([], containers=True)
+        names = [name for name in looked if name.startswith(stem)]
+        assert len(names) == len(set(names)) == 8
+        looked.clear()
+        monkeypatch.setattr(statfile, "FILES_MOST", 5)
+        statfile.scan([], containers=True)
+        assert len([name for name in looked if name.startswith(stem)]) == 5
+        hoarder.stdin.close()
+        assert hoarder.wait(30) == 0
