@@ -355,6 +355,13 @@ static void check_windows(struct harp_group *group)
     return;
   }
   windows_leave(&group->windows, rank);
+  if (rank == group->rank) {
+    group_fail(group,
+               "%s of rank %d: another rank of this host has given up on this one, which came late "
+               "or lost its links: look at the other ranks' logs, and restart the job",
+               op_name(group->collectives.first), group->rank);
+    return;
+  }
   group_fail(group, "%s of rank %d: rank %d on %s has %s: look at its log, and restart the job",
              op_name(group->collectives.first), group->rank, rank, group_name(group, rank),
              loss == WINDOW_DIED ? "ended" : "failed or left the group");

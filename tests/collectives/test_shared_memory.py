@@ -65,3 +65,8 @@ def test_absent_rank_is_named_at_the_timeout(told: dict[str, Any]) -> None:
     texts = [rank["text"] for rank in told["absent"][:-1]]
     assert any("has not ended within 1500 ms: it waits for rank 2 on host2" in one for one in texts)
     assert all("rank 2 on host2" in one for one in texts), texts
+
+
+def test_late_rank_does_not_blame_itself(told: dict[str, Any]) -> None:
+    text = told["absent"][-1]["text"]
+    assert "all_reduce of rank 2: another rank of this host has given up on this one" in text

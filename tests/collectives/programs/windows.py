@@ -187,10 +187,12 @@ def aborted(rank: Rank) -> dict[str, Any]:
 
 def absent(rank: Rank) -> dict[str, Any]:
     """The last rank does not come before the others have given up."""
-    shares, text = rank.share(), ""
-    if rank.number != rank.ranks - 1:
-        assert rank.all_reduce(np.ones(10, dtype=np.float32), SUM, LIMIT_MS) == -1
-        text = error.value.decode()
+    shares = rank.share()
+    if rank.number == rank.ranks - 1:
+        rank.rendezvous()
+        return {"shares": shares, "text": rank.reduce_until_failure()}
+    assert rank.all_reduce(np.ones(10, dtype=np.float32), SUM, LIMIT_MS) == -1
+    text = error.value.decode()
     rank.rendezvous()
     return {"shares": shares, "text": text}
 
