@@ -104,7 +104,8 @@ static int create_instances(struct harp_engine *engine, char *error)
   }
   if (result != 0) {
     snprintf(error, HARP_ENGINE_ERROR_SIZE,
-             "no memory for %u instances (%s): free memory, or lower `instances` in %.300s",
+             "cannot make %u instances (%s): free memory, raise the limit of open files "
+             "(ulimit -n), or lower `instances` in %.300s",
              config->instances, strerror(-result), config->path);
   }
   return result;

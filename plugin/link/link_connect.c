@@ -213,7 +213,7 @@ static int open_flows(struct net_link *link, uint16_t end)
                     result == -ENETUNREACH
                         ? "no NIC of this process reaches that address: give one an address in "
                           "its subnet, or a gateway"
-                        : "free local ports or memory, or widen `tcp_ports`");
+                        : nic_port_remedy(result));
       return result;
     }
   }

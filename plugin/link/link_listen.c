@@ -458,10 +458,8 @@ int net_listen(int device, void *handle, struct net_listener **out)
     result = open_instances(listener);
   }
   if (result != 0) {
-    harp_log_post(HARP_LOG_WARN,
-                  "HARP: cannot listen on %s: %s; free local ports, or widen "
-                  "`tcp_ports`",
-                  listener->nic->engine->config.device, strerror(-result));
+    harp_log_post(HARP_LOG_WARN, "HARP: cannot listen on %s: %s; %s",
+                  listener->nic->engine->config.device, strerror(-result), nic_port_remedy(result));
     destroy(listener);
     transport_serve();
     return result;

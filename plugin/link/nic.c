@@ -172,6 +172,14 @@ static void start(struct transport_nic *nic)
   atomic_store(&nic->state, NIC_FAILED);
 }
 
+/* At the kernel's address, each port is an open file. */
+const char *nic_port_remedy(int result)
+{
+  return result == -EMFILE || result == -ENFILE
+             ? "raise the limit of open files (ulimit -n), or lower `instances`"
+             : "free local ports or memory, widen `tcp_ports`, or lower `instances`";
+}
+
 bool nic_start(struct transport_nic *nic)
 {
   if (atomic_load(&nic->state) == NIC_OPENED) {

@@ -70,6 +70,9 @@ static inline bool nic_runs(const struct transport_nic *nic)
 }
 /* Whether links that are opened on this NIC are spread over all NICs of the process. Any thread. */
 bool nic_stripes(const struct transport_nic *nic);
+/* The remedy for an error of harp_engine_reserve, for the log. Any thread. */
+const char *nic_port_remedy(int result);
+
 /* The number of instances of a NIC that runs. Any thread. */
 static inline unsigned nic_instances(const struct transport_nic *nic)
 {

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank whose host refuses several instances goes on with one, unless its file asks for more."""
+"""A rank whose host refuses several instances goes on with one, unless its file asks for more.
+The log names the limit that several reach."""
 
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from ranks import Failed, Rank, Site, connect, packet_site
 from harp import paths
 from tools.hosts.lab import Lab
 
-pytestmark = pytest.mark.skipif(
+preloads = pytest.mark.skipif(
     "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
 )
 
@@ -28,6 +30,7 @@ def site_without_fanout(folder: Path, lab: Lab, keys: str) -> Site:
     return site
 
 
+@preloads
 def test_several_instances_by_default_become_one(lab: Lab, tmp_path: Path) -> None:
     sites = [
         site_without_fanout(tmp_path / "0", lab, ""),
@@ -44,9 +47,23 @@ def test_several_instances_by_default_become_one(lab: Lab, tmp_path: Path) -> No
             connect(*ends).move()
 
 
+@preloads
 def test_explicit_number_of_instances_is_refused(lab: Lab, tmp_path: Path) -> None:
     with Rank(site_without_fanout(tmp_path, lab, "instances = 4\n")) as rank:
         with pytest.raises(Failed):
             rank.init()
         (warning,) = rank.warnings
         assert FANOUT in warning
+
+
+def test_limit_of_open_files_is_named(lab: Lab, tmp_path: Path) -> None:
+    site = packet_site(tmp_path, lab.hosts[0], instances=4)
+    with Rank(site) as rank:
+        rank.init()
+        files = max(int(one.name) for one in Path(f"/proc/{rank.process.pid}/fd").iterdir())
+        resource.prlimit(rank.process.pid, resource.RLIMIT_NOFILE, (files + 1, files + 1))
+        with pytest.raises(Failed):
+            for _ in range(64):
+                rank.listen()
+        (warning,) = rank.warnings
+        assert "Too many open files; raise the limit of open files (ulimit -n)" in warning

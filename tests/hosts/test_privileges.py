@@ -115,7 +115,7 @@ def test_privileged_ports_cannot_be_added_without_capability(
         for _ in range(64):
             other.listen()
     (warning,) = other.warnings
-    assert "cannot listen on packet:eth0: Permission denied; free local ports, or" in warning
+    assert "cannot listen on packet:eth0: Permission denied; free local ports or" in warning
     link.move()
 
 
