@@ -157,9 +157,10 @@ def _worker_keeps_the_poll_lock(both: tuple[Executed, ...]) -> None:
         sum(run.calls(name) for rank in both for run in rank.runs)
         for name in ("harp_instance_hold", "harp_instance_poll_held")
     )
-    # On a busy machine callers poll instead, or a poll lasts so long that the worker then sleeps.
-    busy = os.getloadavg()[0] > (os.cpu_count() or 1)
-    assert busy or polls < 4 * FEW or taken < 0.95 * polls
+    # On a very busy machine callers poll instead, or a poll lasts so long that the worker then
+    # sleeps. A worker that takes the lock for each poll also tries in vain beside callers.
+    busy = os.getloadavg()[0] > 4 * (os.cpu_count() or 1)
+    assert busy or polls < FEW or taken < polls
 
 
 def _cancellation_points_only_sleep(rank: Executed) -> None:
