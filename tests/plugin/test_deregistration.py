@@ -15,7 +15,7 @@ from plugin_peer import Peer, end_all
 
 from tools.hosts.ranks import remove_wire, wire_path
 
-SIZE = 16384
+SIZE = 65536  # more than what isend copies
 HOLD_US = 300
 ROUNDS = 300
 
