@@ -116,12 +116,15 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-async def _serve(agent: Agent, listener: socket.socket) -> None:
-    """Serves until SIGTERM or SIGINT."""
+async def _serve(agent: Agent, listener: socket.socket, begins: list[str]) -> None:
+    """Serves until SIGTERM or SIGINT. begins: its first log lines. A signal may follow them
+    at once."""
     work = asyncio.ensure_future(agent.serve(listener))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, work.cancel)
+    for line in begins:
+        logging.info("harp agent: %s", line)
     service.notify("READY=1")
     try:
         await work
@@ -139,11 +142,11 @@ def _run(socket_path: Path, policy: Policy, ports: Ports) -> None:
     except (ValueError, OSError, service.ActivationError) as wrong:
         raise click.ClickException(str(wrong)) from None
     listener = passed or _listen(socket_path)
-    logging.info("harp agent: serves %s, protocol %d, %d grants", socket_path, VERSION, len(grants))
+    begins = [f"serves {socket_path}, protocol {VERSION}, {len(grants)} grants"]
     if not policy.allow:
-        logging.info("harp agent: serves root only; name users and groups with --allow")
+        begins.append("serves root only; name users and groups with --allow")
     try:
-        asyncio.run(_serve(Agent(policy, grants, opener, ports), listener))
+        asyncio.run(_serve(Agent(policy, grants, opener, ports), listener, begins))
     finally:
         if not passed:
             socket_path.unlink(missing_ok=True)
