@@ -119,11 +119,9 @@ unsigned harp_usable_cpus(const char *root)
   return quota < cpus ? quota : cpus;
 }
 
-static unsigned local_ranks(const char *root)
+static unsigned local_ranks(const struct harp_rank_topology *topology)
 {
-  struct harp_rank_topology topology;
-  harp_rank_topology_find(&topology, root);
-  return topology.local_size > 0 ? (unsigned)topology.local_size : 1;
+  return topology->local_size > 0 ? (unsigned)topology->local_size : 1;
 }
 
 /* For each local rank one worker per instance and one caller, and two spare CPUs. */
@@ -135,12 +133,11 @@ static unsigned wanted_cpus(unsigned instances, unsigned ranks)
 /* Each instance has ports of its own for its flows and listeners, so several need as many times the
  * ports of one. At the kernel's address, each port is an open file, too. A job that runs with one
  * instance must not fail for want of ports because it has more by default. */
-static bool ports_suffice(const struct harp_config *config, unsigned instances, const char *root)
+static bool ports_suffice(const struct harp_config *config, unsigned instances,
+                          const struct harp_rank_topology *topology)
 {
-  struct harp_rank_topology topology;
   struct rlimit files;
-  harp_rank_topology_find(&topology, root);
-  unsigned ranks = topology.world_size > 0 ? (unsigned)topology.world_size : RANKS_UNKNOWN;
+  unsigned ranks = topology->world_size > 0 ? (unsigned)topology->world_size : RANKS_UNKNOWN;
   uint64_t wanted = (uint64_t)instances * (PORTS_LEAST + (uint64_t)PORTS_OF_PEER * ranks);
   const struct harp_config_ports *range = &config->tcp_ports;
   if (range->first && wanted > range->last - range->first + 1u) {
@@ -161,7 +158,6 @@ unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, 
                                const char *root)
 {
   const char *device = harp_config_innermost(config->device);
-  unsigned ranks = local_ranks(root);
   if (config->instances) {
     return config->instances;
   }
@@ -169,10 +165,14 @@ unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, 
       strcmp(config->threads, "caller") == 0) {
     return 1;
   }
-  if (ranks * nics == 1 && cpus >= 2 * wanted_cpus(4, ranks) && ports_suffice(config, 4, root)) {
+  struct harp_rank_topology topology;
+  harp_rank_topology_find(&topology, root);
+  unsigned ranks = local_ranks(&topology);
+  if (ranks * nics == 1 && cpus >= 2 * wanted_cpus(4, ranks) &&
+      ports_suffice(config, 4, &topology)) {
     return 4;
   }
-  if (ranks * nics <= 2 && cpus >= wanted_cpus(2, ranks) && ports_suffice(config, 2, root)) {
+  if (ranks * nics <= 2 && cpus >= wanted_cpus(2, ranks) && ports_suffice(config, 2, &topology)) {
     return 2;
   }
   return 1;
@@ -181,8 +181,10 @@ unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, 
 void harp_poll_threads_choose(struct harp_poll_threads *threads, const struct harp_config *config,
                               const char *root)
 {
+  struct harp_rank_topology topology;
+  harp_rank_topology_find(&topology, root);
   threads->cpus = harp_usable_cpus(root);
-  threads->wanted = wanted_cpus(config->instances, local_ranks(root));
+  threads->wanted = wanted_cpus(config->instances, local_ranks(&topology));
   threads->callers = strcmp(config->threads, "auto") == 0 ? threads->cpus < threads->wanted
                                                           : strcmp(config->threads, "caller") == 0;
 }
