@@ -17,32 +17,14 @@ import sys
 import time
 from typing import Any, Optional
 
-ERROR, HANDLE, NAME, RANKS = 768, 160, 80, 2
+from c_library import HANDLE, NAME, Call, View, error, library
+
+RANKS = 2
 ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, SEND, RECEIVE = 3, 4, 5, 6, 7, 9, 10
 SHORT, LONG = 32768, 3_000_000  # bytes: LINK_SHORT, and a message that is registered
 WAIT_MS = 20_000
 LIMIT_MS = 300  # of an operation that cannot end
 LATE_MS = (1 << 64) // 1_000_000 + 1  # as ns, it is a fraction of a millisecond modulo 2^64
-
-library = c.CDLL(sys.argv[1])
-error = c.create_string_buffer(ERROR)
-
-
-class View(c.Structure):
-    _fields_ = [("data", c.c_void_p), ("bytes", c.c_size_t)]
-
-
-class Call(c.Structure):
-    _fields_ = [
-        *[(name, c.c_int32) for name in ("kind", "dtype", "reduction", "peer", "tag", "waits")],
-        ("timeout_ms", c.c_int64),
-        ("inputs", c.POINTER(View)),
-        ("outputs", c.POINTER(View)),
-    ]
-
-
-for name in ("harp_group_create", "harp_post"):
-    getattr(library, name).restype = c.c_void_p
 
 
 def views(buffers: list[Any]) -> Any:

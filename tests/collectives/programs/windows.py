@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 import numpy as np
+from c_library import HANDLE, NAME, Call, View, error, library
 
-ERROR, HANDLE, NAME = 768, 160, 80
 ALL_REDUCE = 0
 DTYPES = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32",
           "float64", "float16", "bfloat16", "bool"]  # fmt: skip
@@ -31,26 +31,6 @@ ALL_COUNT = 5000  # elements with all reductions
 COUNTS = [0, 1, ALL_COUNT, 300_001]
 WAIT_MS = 30_000
 LIMIT_MS = 1500  # of an operation that cannot end; all but one rank must have begun it by then
-
-library = c.CDLL(sys.argv[1])
-error = c.create_string_buffer(ERROR)
-
-
-class View(c.Structure):
-    _fields_ = [("data", c.c_void_p), ("bytes", c.c_size_t)]
-
-
-class Call(c.Structure):
-    _fields_ = [
-        *[(name, c.c_int32) for name in ("kind", "dtype", "reduction", "peer", "tag", "waits")],
-        ("timeout_ms", c.c_int64),
-        ("inputs", c.POINTER(View)),
-        ("outputs", c.POINTER(View)),
-    ]
-
-
-for name in ("harp_group_create", "harp_post"):
-    getattr(library, name).restype = c.c_void_p
 
 
 @contextlib.contextmanager
