@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,10 +221,7 @@ def test_runs_without_hugepages(start: Start, tmp_path: Path) -> None:
     assert "no hugepages" in published(tmp_path / "0").about
 
 
-@pytest.mark.skipif(
-    not os.environ.get("HARP_TEST_ALONE"),
-    reason="other tests could take the hugepages: tools/test runs it alone (HARP_TEST_ALONE=1)",
-)
+@pytest.mark.alone  # it adds hugepages, which other tests could take
 @pytest.mark.parametrize("more", ["", "hugepages = 100\n"])
 def test_runs_with_hugepages(start: Start, tmp_path: Path, hugepages: None, more: str) -> None:
     stream(*start(more))

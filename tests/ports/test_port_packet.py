@@ -311,6 +311,7 @@ def speed(a: Probe, b: Probe, big: Frame, hint: int) -> tuple[float, float, int]
     return gbit, per_cpu, arrived["frames"]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("wire", "least"), [("veth-1500", 5), ("veth-1500-nooff", 0.5)])
 @pytest.mark.parametrize("hint", [0, HEADERS])
 def test_throughput_over_veth(

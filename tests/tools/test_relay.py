@@ -36,6 +36,7 @@ def moved(spec: RelaySpec, total: int, wire: str = "veth-1500") -> Dict[str, Any
     return {**lab.relay_counts, "kernel": kernel}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("wire", ["veth-1500", "veth-1500-nooff", "veth-9000"])
 def test_relay_without_faults_loses_nothing(wire: str) -> None:
     """On a busy machine, the relay may get no CPU until its ring is full, or ACKs are late. The
