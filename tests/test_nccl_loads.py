@@ -97,6 +97,7 @@ def plugin(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return Path(shutil.copy(built, folder / "libnccl-net.so"))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("wheel", [pytest.param(WHEELS[0], marks=pytest.mark.slow), WHEELS[1]])
 def test_nccl_loads_plugin_by_search_path(wheel: str, plugin: Path, tmp_path: Path) -> None:

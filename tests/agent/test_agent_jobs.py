@@ -21,6 +21,7 @@ def finish(ranks: list[Perf], timeout: float = 60) -> None:
     assert all(wrong == 0 for rank in ranks for wrong in rank.wrong())
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("device", "own_address"),
     [

@@ -86,6 +86,8 @@ def check(data: bytes) -> None:
         assert 1 <= request.count <= 64
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.one_of(st.binary(max_size=LIMIT + 2), nearly_good(), damaged()))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:

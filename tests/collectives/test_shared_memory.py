@@ -30,6 +30,8 @@ def told() -> dict[str, Any]:
     return scenes
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.parametrize("scene", ["2", "3", "8", "2+2", "2+2+2"])
 def test_ranks_that_share_memory_get_equal_results(told: dict[str, Any], scene: str) -> None:
     ranks = told[scene]

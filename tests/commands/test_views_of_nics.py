@@ -48,6 +48,7 @@ def links(
         )
 
 
+@pytest.mark.quick_cases(1)
 def test_views_name_each_nic(harp: Any, rails: Rails, links: tuple[Link, Link]) -> None:
     for link in links:
         link.move()
@@ -79,6 +80,7 @@ def test_views_name_each_nic(harp: Any, rails: Rails, links: tuple[Link, Link]) 
     assert "drives 2 of the host's 2 NICs, its home is device " in lines
 
 
+@pytest.mark.slow
 def test_capture_takes_frames_of_named_nic(
     harp: Any, rails: Rails, links: tuple[Link, Link], folders: Path
 ) -> None:

@@ -174,6 +174,7 @@ def check_segments(wire: TunWire, case: Case, agreed: Agreed) -> None:
         assert largest == agreed.payload or case.slow
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("case", [one for one in CASES if FULL or one.in_sample], ids=str)
 def test_negotiated_options_match_on_both_sides(wire: TunWire, case: Case) -> None:
     """TCP_INFO matches on either side, segments are exactly as large as both allow, and all bytes

@@ -103,6 +103,7 @@ def fails_in_time(survivor: Perf, address: str, since: float, api: int) -> None:
         assert re.search(rf"HARP: the link (to|from) {re.escape(address)}:\d+ failed: ", warning)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "number,mode",
     [
@@ -227,6 +228,7 @@ def notices(survivor: Rank, began: float, within_s: float) -> None:
     assert took < within_s + LATE_S
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("who", ["receiver", "sender", "sender whose peer was stopped before"])
 def test_killed_process_is_noticed_within_1_s(lab: Lab, tmp_path: Path, who: str) -> None:
     """For any timeout_ms: the kernel of the killed process resets segments to the closed port. A

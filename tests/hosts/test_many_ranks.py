@@ -43,6 +43,7 @@ def flow(sites: Sequence[Site]) -> bool:
     return len(come) == len(sites) and all(come)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "own_order",
     [

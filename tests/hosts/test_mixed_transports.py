@@ -50,6 +50,7 @@ def declines(site: Site) -> str:
     return line
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("how", DECLINES)
 @pytest.mark.parametrize("harps_rank", [0, 1], ids=["HARP first", "sockets first"])
 @pytest.mark.parametrize("api", [4, 12])

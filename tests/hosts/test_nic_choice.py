@@ -57,6 +57,7 @@ def driven_by(rank: Rank) -> int:
     return int(line.partition("drives ")[2].split()[0])
 
 
+@pytest.mark.quick_cases(1)
 def test_every_device_of_every_rank_uses_its_nic(rails: Rails, tmp_path: Path) -> None:
     all_up(rails)
     first, second = rails.lab.hosts
@@ -147,6 +148,7 @@ def test_rank_with_one_exclusive_nic_serves_all_devices_with_it(
         assert [rank.warnings for rank in (*ranks, *peers)] == [[]] * 2 * COUNT
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("own", [ALL, {1, 3}], ids=["exclusive", "mixed"])
 def test_only_rank_of_host_drives_all_nics(rails: Rails, tmp_path: Path, own: set[int]) -> None:
     all_up(rails)

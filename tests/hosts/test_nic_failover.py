@@ -48,6 +48,7 @@ def on_one(scene: Pair, nic: int, links: int, flows: int = 1) -> None:
     scene.use({nic: links * flows})
 
 
+@pytest.mark.quick_cases(1)
 @ENDS
 @pytest.mark.parametrize("kind", KINDS)
 def test_traffic_leaves_nic_that_is_down_and_returns(
@@ -67,6 +68,8 @@ def test_traffic_leaves_nic_that_is_down_and_returns(
         scene.no_warnings()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @ENDS
 def test_idle_links_survive_nic_that_is_down(rails: Rails, tmp_path: Path, host: int) -> None:
     with made(rails, tmp_path) as scene:
@@ -84,6 +87,8 @@ def test_idle_links_survive_nic_that_is_down(rails: Rails, tmp_path: Path, host:
         scene.no_warnings()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @ENDS
 def test_receiver_waits_while_nics_change(rails: Rails, tmp_path: Path, host: int) -> None:
     """The receives are posted before the NIC goes down, the sends follow later."""
@@ -98,6 +103,8 @@ def test_receiver_waits_while_nics_change(rails: Rails, tmp_path: Path, host: in
         scene.no_warnings()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.parametrize("paused", [0, 1], ids=["first host", "second host"])
 def test_stopped_process_continues_on_another_nic(
     rails: Rails, tmp_path: Path, paused: int
@@ -178,6 +185,7 @@ def test_flapping_nics_lose_nothing(rails: Rails, tmp_path: Path, kind: str) -> 
         scene.no_warnings()
 
 
+@pytest.mark.quick_cases(1)
 @ENDS
 @pytest.mark.parametrize("count,size", [
     # The sender has nothing to send, so only keepalives notice the lost NIC.

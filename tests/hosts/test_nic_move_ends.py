@@ -47,6 +47,7 @@ def close(link: Link, closer: int) -> None:
         rank.do("close", comm)
 
 
+@pytest.mark.quick_cases(1)
 @ENDS
 def test_idle_link_is_closed_in_a_move(
     rails: Rails, tmp_path: Path, draw: random.Random, closer: int
@@ -62,6 +63,8 @@ def test_idle_link_is_closed_in_a_move(
         scene.no_warnings()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_short_messages_arrive_if_link_is_closed_in_a_move(
     rails: Rails, tmp_path: Path, draw: random.Random
 ) -> None:
@@ -80,6 +83,8 @@ def test_short_messages_arrive_if_link_is_closed_in_a_move(
         scene.no_warnings()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @ENDS
 def test_busy_link_is_closed_in_a_move(
     rails: Rails, tmp_path: Path, draw: random.Random, closer: int
@@ -109,6 +114,7 @@ def test_busy_link_is_closed_in_a_move(
         scene.connect(0, 1).move()
 
 
+@pytest.mark.quick_cases(1)
 @ENDS
 @pytest.mark.parametrize("ending", ["finalize", "exit", "kill"])
 def test_rank_ends_in_a_move(

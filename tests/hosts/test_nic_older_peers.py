@@ -164,6 +164,7 @@ def older_handle(handle: str, address: str, port: int) -> str:
     return with_check(bytes(text)).ljust(256, "0")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("fails", [False, True], ids=["steady", "NIC down"])
 def test_older_acceptor(rails: Rails, tmp_path: Path, fails: bool) -> None:
     """It would refuse a flow that comes from another NIC, so the flow waits for its own one."""

@@ -58,6 +58,7 @@ def links_open(sites: list[Site]) -> None:
             assert rank.warnings == []
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "remedy",
     ["harp setup", pytest.param("sysctl", marks=(pytest.mark.slow, pytest.mark.sanitized))],
@@ -92,6 +93,7 @@ def test_each_nic_carries_link_with_strict_rp_filter(rails: Rails, tmp_path: Pat
     links_open(sites)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("instances", [1, 2])
 def test_frames_that_arrive_on_the_wrong_nic_are_accepted(
     rails: Rails, tmp_path: Path, instances: int

@@ -133,6 +133,7 @@ def posted_after(poster: Rank, call: str, link: int, peer: Rank) -> None:
     assert f"{peer.site.address}:" in warning
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("end", ["close", *ENDS], ids=lambda end: getattr(end, "__name__", end))
 @pytest.mark.parametrize("closes", ["sender", "receiver"])
 def test_post_after_peer_close_or_exit_fails(

@@ -97,6 +97,8 @@ def test_page_shows_harp_beside_kernel(starter: Starter, tmp_path: Path) -> None
         assert row[6] == "<td>0"
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_unreachable_host_ends_other_ranks(starter: Starter) -> None:
     code, _, err = starter.run("sendrecv", "--kernel", hosts=["10.77.0.1", "10.77.0.9"])
     assert code == 1

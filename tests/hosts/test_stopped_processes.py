@@ -94,6 +94,7 @@ def marks(moment: Callable[[Rank, Link], None], stopped: str) -> Sequence[pytest
     return [] if stopped == "sender" else [pytest.mark.slow, pytest.mark.sanitized]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("moment", "stopped"),
     [
@@ -132,6 +133,7 @@ def test_long_stop_with_own_address_resumes_job(ranks: list[Rank]) -> None:
     assert one.warnings == other.warnings == []
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "ranks,stopped",
     [

@@ -23,6 +23,7 @@ def spread(rails: Rails, folder: Path, **keys: object) -> AbstractContextManager
     return pair(rails, folder, keys=({**SPREAD, **keys},) * 2)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "flows,nics",
     [(1, [1, 1, 1, 1]), (4, [1, 1, 1, 1]), (8, [2, 2, 2, 2])],

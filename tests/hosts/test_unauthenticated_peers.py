@@ -37,6 +37,7 @@ def scene(lab: Lab, tmp_path: Path, request: Any) -> Iterator[Scene]:
         yield made
 
 
+@pytest.mark.quick_cases(1)
 def test_garbage_hello_is_closed_and_counted(scene: Scene) -> None:
     seed = secrets.randbits(32)
     print(f"seed {seed}")
@@ -267,6 +268,7 @@ def both_flows(scene: Scene) -> Iterator[tuple[int, list[UnauthenticatedPeer]]]:
         yield scene.listening.accept(scene.listener[0]), [first, second]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
 @pytest.mark.parametrize("case", CONTRADICTIONS)
 def test_contradictory_chunks_fail_link(scene: Scene, case: str) -> None:

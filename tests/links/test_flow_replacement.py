@@ -52,6 +52,7 @@ def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
         assert min(times) < ALONE_S
 
 
+@pytest.mark.quick_cases(1)
 @over("join,side", ("wire", "rx"), ("packet", "tx"))
 @pytest.mark.parametrize(
     "size, iterations, gbit",

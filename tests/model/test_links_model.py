@@ -56,6 +56,8 @@ def test_known_link_programs_match_model(program: str) -> None:
         links.close()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.timeout(0)
 def test_random_link_programs_match_model() -> None:
     if SEQUENCES:

@@ -70,6 +70,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package.parent
 
 
+@pytest.mark.quick_cases(1)
 def test_setup_job_and_undo_leave_nothing(site: Path, lab: Lab, tmp_path: Path) -> None:
     harp = [sys.executable, "-I", "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); "
             "from harp.cli.main import main; main()", str(site)]  # fmt: skip

@@ -52,6 +52,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [

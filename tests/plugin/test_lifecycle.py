@@ -133,6 +133,7 @@ def last_growth(pair: Pair, before: list[dict[str, int]]) -> list[dict[str, int]
     return growth(before, usage(pair))
 
 
+@pytest.mark.quick_cases(1)
 def test_repeated_reload_leaks_nothing(fresh: Pair, request: pytest.FixtureRequest) -> None:
     """Many rounds of load, init, job and unload leak no resource."""
     usual = ROUNDS_SLOW if fresh.transport.name == "ethdev" else ROUNDS

@@ -93,6 +93,7 @@ def records(tmp_path: Path, words: Sequence[object], ranks: int = 2) -> list[dic
     return found["records"]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("api", [4, 5, 6, 7, 8, 9, 10, 11, 12])
 def test_all_reduce_over_every_api_version(tmp_path: Path, api: int) -> None:
     words = ["all_reduce", "--api", api, "-b", "4", "-e", "1M", "-f", "64", "-n", "3"]

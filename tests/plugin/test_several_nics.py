@@ -115,6 +115,7 @@ def listens_at(handle: str, where: str) -> bool:
     return socket.inet_aton(where) in bytes.fromhex(handle)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("nics", [1, 2, 8])
 def test_each_device_listens_and_connects(joined: Make, nics: int, api: int) -> None:

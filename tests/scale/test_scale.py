@@ -35,6 +35,8 @@ def seen() -> dict[str, int]:
     return {name: int(number) for name, number in map(str.split, done.stdout.splitlines())}
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_every_host_pair_exchanges_messages(seen: dict[str, int]) -> None:
     """Twice, the second time when all links are open. Each host is asked for once by each other
     one, and nothing is lost."""
@@ -69,6 +71,8 @@ def cost(folder: Path, function: str, ports: int) -> int:
     return inclusive(told)[function] // SYNS
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.skipif(SANITIZED, reason="the sanitizer's instructions count, too")
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind")
 def test_syn_cost_does_not_depend_on_listener_count(tmp_path: Path) -> None:

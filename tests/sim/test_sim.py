@@ -38,6 +38,8 @@ def seen() -> Callable[[str], list[Result]]:
     return results
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_random_seeds_break_no_rule() -> None:
     total = Total()
     for result in run_seeds(1, CI_SEEDS):
@@ -52,6 +54,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert list(run_seeds(7, 2)) == list(run_seeds(7, 2))
 
 
+@pytest.mark.quick_cases(8)
 @RATES
 @pytest.mark.parametrize(
     "name",

@@ -387,6 +387,8 @@ def test_mutated_frames_do_not_break_service(ethernet):
     assert_serves(s, listener, vandal.link, now + 10**12)
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.timeout(600)
 def test_mutated_split_frames_leak_nothing():
     """Frames as devices split them: all counted, and no buffer or connection is lost."""

@@ -313,6 +313,8 @@ def test_cubic_fast_convergence_lowers_w_max(wire):
     assert w.after(k) == pytest.approx(sights, rel=0.06)  # without that it is at `second` nearly
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_two_connections_split_link_fairly(wire):
     a = make_stack(address="192.0.2.1", **LONG)
     b = make_stack(address="192.0.2.2", seed=(3, 4), **LONG)

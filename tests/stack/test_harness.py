@@ -201,6 +201,8 @@ def test_send_defaults_continue_dialogue():
     assert (third.seq - d.peer_iss, third.ack) == (7, 83)
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_failing_test_writes_capture(pytester):
     pytester.makeconftest('pytest_plugins = ["harp.testing.plugin"]')
     pytester.makepyfile(

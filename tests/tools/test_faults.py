@@ -243,6 +243,7 @@ def command(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.slow
 def test_table_reports_trials(tmp_path: Path) -> None:
     done = command("--times", 2, "--only", "kill,folder-full-killed", "--json", tmp_path / "j",
                    "--seed", 3, "--logs", tmp_path / "logs")  # fmt: skip
@@ -268,6 +269,7 @@ def test_unexpected_trial_ends_run_and_keeps_logs(tmp_path: Path) -> None:
     assert list(kept.glob("*/run/*.trace"))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_nothing(number: int, tmp_path: Path) -> None:
     """An interrupted run leaves no files, processes or namespaces."""

@@ -26,6 +26,7 @@ def left_behind(lab_id: str) -> List[str]:
     return found + [path.name for path in LOCKS.iterdir() if path.name == lab_id]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("hosts", "wire"),
     [(2, "veth-1500"), (2, "veth-1500-nooff"), (2, "veth-9000"), (4, "veth-1500")],

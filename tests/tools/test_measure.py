@@ -135,6 +135,7 @@ def test_record_reports_effective_flows(transport: Transport, flows: Optional[in
     assert record["flows"] == flows
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("link", SHARED.values(), ids=SHARED)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_all_reduce_over_shared_memory(link: SharedLink, direction: str) -> None:

@@ -90,6 +90,7 @@ def test_losses_are_recovered_and_counted() -> None:
     assert counts["kernel"]["TcpRetransSegs"] >= forward["dropped"] - 2
 
 
+@pytest.mark.slow
 def test_drop_burst_loses_expected_share() -> None:
     counts = moved(RelaySpec(drop=0.001, drop_burst=5, seed=6), 20 * MB)
     forward = counts["a_to_b"]
@@ -124,6 +125,7 @@ def arrivals(spec: RelaySpec, count: int = 2000) -> List[int]:
     return [int(number) for number in numbers.split()]
 
 
+@pytest.mark.slow
 def test_seed_selects_faulty_frames() -> None:
     spec = RelaySpec(drop=0.02, reorder=0.02, duplicate=0.02, corrupt=0.02, seed=9)
     first = arrivals(spec)
@@ -153,6 +155,7 @@ def test_reordered_frame_is_late_by_3_to_depth_frames() -> None:
 WRAP = 2**32
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("ranges", "retransmitted", "needless"),
     [
