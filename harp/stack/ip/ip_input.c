@@ -39,6 +39,64 @@ struct view {
   const uint8_t *rest; /* the bytes after those */
 };
 
+/* The fields of the TCP header, and where the payload lies (RFC 9293, 3.1). No option is read yet.
+ * header: bytes of the TCP header, options included; they lie within the packet. */
+static struct harp_segment header_fields(const struct view *view, uint32_t ip_header,
+                                         uint32_t header)
+{
+  const uint8_t *tcp = view->ip + ip_header;
+  uint32_t headers = ip_header + header;
+  return (struct harp_segment){
+      .source = load_address(view->ip + IP_SRC),
+      .destination = load_address(view->ip + IP_DST),
+      .source_port = load_be16(tcp + TCP_SOURCE),
+      .destination_port = load_be16(tcp + TCP_DEST),
+      .seq = load_be32(tcp + TCP_SEQUENCE),
+      .ack = load_be32(tcp + TCP_ACKNOWLEDGEMENT),
+      .window = load_be16(tcp + TCP_WINDOW_FIELD),
+      .flags = tcp[TCP_FLAG_BYTE],
+      .window_scale = -1,
+      .payload = headers < view->contiguous ? view->ip + headers
+                                            : view->rest + (headers - view->contiguous),
+      .length = view->ip_length - headers,
+  };
+}
+
+/* The checksum over the pseudo-header, the TCP header and the payload (RFC 9293, 3.1). header: as
+ * in header_fields. */
+static bool checksum_is_right(const struct view *view, uint32_t ip_header, uint32_t header,
+                              const struct harp_segment *segment)
+{
+  const uint8_t *tcp = view->ip + ip_header;
+  uint32_t length = header + segment->length;
+  struct harp_sum sum = {0};
+  harp_sum_add_pseudo(&sum, segment->source, segment->destination, IP_PROTOCOL_TCP, length);
+  if (view->ip_length <= view->contiguous) {
+    harp_sum_add(&sum, tcp, length);
+  } else {
+    harp_sum_add(&sum, tcp, header);
+    harp_sum_add(&sum, segment->payload, segment->length);
+  }
+  return harp_sum_fold(&sum) == 0xffff;
+}
+
+/* Whether the pair of sockets can identify a connection (RFC 9293, 3.4.1). Port 0 is reserved
+ * (RFC 6335, 6). */
+static bool socket_pair_is_valid(struct harp_stack *stack, const struct harp_segment *segment)
+{
+  if (segment->source_port == 0 || segment->destination_port == 0) {
+    COUNT(stack, rx_drop_malformed);
+    return false;
+  }
+  if (segment->source == segment->destination &&
+      segment->source_port == segment->destination_port) {
+    /* A connection to itself would answer its own segments without end. */
+    COUNT(stack, rx_drop_source);
+    return false;
+  }
+  return true;
+}
+
 static void parse_tcp(struct harp_stack *stack, const struct view *view, uint32_t ip_header,
                       const struct harp_rx_frame *frame)
 {
@@ -49,46 +107,13 @@ static void parse_tcp(struct harp_stack *stack, const struct view *view, uint32_
     COUNT(stack, rx_drop_malformed);
     return;
   }
-  struct harp_segment segment = {
-      .source = load_address(view->ip + IP_SRC),
-      .destination = load_address(view->ip + IP_DST),
-      .source_port = load_be16(tcp + TCP_SOURCE),
-      .destination_port = load_be16(tcp + TCP_DEST),
-      .seq = load_be32(tcp + TCP_SEQUENCE),
-      .ack = load_be32(tcp + TCP_ACKNOWLEDGEMENT),
-      .window = load_be16(tcp + TCP_WINDOW_FIELD),
-      .flags = tcp[TCP_FLAG_BYTE],
-      .window_scale = -1,
-      .length = length - header,
-      .segment_size = frame->segment_size,
-  };
-  uint32_t headers = ip_header + header;
-  if (headers < view->contiguous) {
-    segment.payload = view->ip + headers;
-  } else {
-    segment.payload = view->rest + (headers - view->contiguous);
-  }
-  if (!frame->checksum_good) {
-    struct harp_sum sum = {0};
-    harp_sum_add_pseudo(&sum, segment.source, segment.destination, IP_PROTOCOL_TCP, length);
-    if (headers <= view->contiguous && view->ip_length <= view->contiguous) {
-      harp_sum_add(&sum, tcp, length);
-    } else {
-      harp_sum_add(&sum, tcp, header);
-      harp_sum_add(&sum, segment.payload, segment.length);
-    }
-    if (harp_sum_fold(&sum) != 0xffff) {
-      COUNT(stack, rx_drop_checksum);
-      return;
-    }
-  }
-  if (segment.source_port == 0 || segment.destination_port == 0) {
-    COUNT(stack, rx_drop_malformed);
+  struct harp_segment segment = header_fields(view, ip_header, header);
+  segment.segment_size = frame->segment_size;
+  if (!frame->checksum_good && !checksum_is_right(view, ip_header, header, &segment)) {
+    COUNT(stack, rx_drop_checksum);
     return;
   }
-  if (segment.source == segment.destination && segment.source_port == segment.destination_port) {
-    /* A connection to itself would answer its own segments without end. */
-    COUNT(stack, rx_drop_source);
+  if (!socket_pair_is_valid(stack, &segment)) {
     return;
   }
   if (!tcp_options_parse(&segment, tcp + TCP_HEADER, header - TCP_HEADER)) {
