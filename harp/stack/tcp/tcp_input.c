@@ -278,46 +278,78 @@ static void fin_input(struct harp_tcp *tcp)
   }
 }
 
-/* Steps 7 and 8: payload and FIN, trimmed to the receive window. */
-static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
+/* Step 1: trims the segment to the right edge of the receive window. Returns the bytes of payload
+ * that are left. *fin: its FIN bit, cleared if it lies beyond the edge. */
+static uint32_t trim_to_window(const struct harp_tcp *tcp, const struct harp_segment *segment,
+                               bool *fin)
 {
-  uint32_t seq = segment->seq, length = segment->length;
-  bool fin = segment->flags & FLAG_FIN;
-  bool hole = seq_gt(seq, tcp->rcv.nxt);
-  bool had_holes = tcp->rcv.ooo != NULL;
-  bool duplicate = length && seq_le(seq + length, tcp->rcv.nxt);
-  const uint8_t *payload = segment->payload;
-  if (length && tcp->detached) {
-    /* The application has closed and will not read it (RFC 9293, 3.10.4; RFC 2525, 2.17). */
-    tcp_send_reset(tcp);
-    tcp_finish(tcp, -ECONNRESET);
-    return;
-  }
-  if (seq_gt(seq + length, tcp->rcv.right)) {
-    uint32_t cut = HARP_MIN(length, seq + length - tcp->rcv.right);
+  uint32_t length = segment->length, end = segment->seq + length;
+  *fin = segment->flags & FLAG_FIN;
+  if (seq_gt(end, tcp->rcv.right)) {
+    uint32_t cut = HARP_MIN(length, end - tcp->rcv.right);
     length -= cut;
-    fin = false;
+    *fin = false;
   }
-  bool fin_again = fin && tcp->fin_waiting && tcp->rcv.fin_seq == seq + length;
-  if (fin) {
-    tcp->fin_waiting = tcp->rcv.fin_newest = true;
-    tcp->rcv.fin_seq = seq + length;
-  }
-  uint32_t before = tcp->rcv.nxt, queued = tcp->rcv.queued;
+  return length;
+}
+
+/* RFC 5681, 4.2: acknowledge at once out-of-order data, duplicates and data that fills a hole; also
+ * data beyond the window. Ask before the payload is queued. length: bytes within the window. */
+static bool wants_immediate_ack(const struct harp_tcp *tcp, const struct harp_segment *segment,
+                                uint32_t length)
+{
+  bool out_of_order = seq_gt(segment->seq, tcp->rcv.nxt);
+  bool had_holes = tcp->rcv.ooo != NULL;
+  bool duplicate = segment->length && seq_le(segment->seq + segment->length, tcp->rcv.nxt);
+  return out_of_order || had_holes || duplicate || length < segment->length;
+}
+
+/* Step 8 for a FIN that may be ahead of missing data: it waits until RCV.NXT reaches it. Returns
+ * whether it already waited. */
+static bool note_fin(struct harp_tcp *tcp, uint32_t seq)
+{
+  bool again = tcp->fin_waiting && tcp->rcv.fin_seq == seq;
+  tcp->fin_waiting = tcp->rcv.fin_newest = true;
+  tcp->rcv.fin_seq = seq;
+  return again;
+}
+
+/* Step 7, the segment text: queues it and schedules its acknowledgement. Notes the FIN first,
+ * because SACK blocks cover it. false: the connection is closed. */
+static bool text_input(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
+  bool fin;
+  uint32_t length = trim_to_window(tcp, segment, &fin);
+  bool at_once = wants_immediate_ack(tcp, segment, length);
+  bool fin_again = fin && note_fin(tcp, segment->seq + length);
   if (length) {
-    tcp_rcvq_payload(tcp, seq, payload, length);
+    tcp_rcvq_payload(tcp, segment->seq, segment->payload, length);
     if (tcp->state == TCP_CLOSE) {
-      return;
+      return false;
     }
   }
   if (fin_again) {
     tcp_rcvq_duplicate(tcp, tcp->rcv.fin_seq, tcp->rcv.fin_seq + 1);
   }
   if (segment->length || (segment->flags & FLAG_FIN)) {
-    /* RFC 5681, 4.2: acknowledge at once out-of-order data, duplicates and data that fills a hole.
-     */
     tcp_ack_schedule(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
-                     hole || had_holes || duplicate || length < segment->length);
+                     at_once);
+  }
+  return true;
+}
+
+/* Steps 7 and 8: the segment text and the FIN bit. */
+static void data_input(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
+  if (segment->length && tcp->detached) {
+    /* The application has closed and will not read it (RFC 9293, 3.10.4; RFC 2525, 2.17). */
+    tcp_send_reset(tcp);
+    tcp_finish(tcp, -ECONNRESET);
+    return;
+  }
+  uint32_t before = tcp->rcv.nxt, queued = tcp->rcv.queued;
+  if (!text_input(tcp, segment)) {
+    return;
   }
   if (tcp->rcv.queued != queued && tcp->ops->readable && tcp->rcv.nxt != before) {
     tcp->ops->readable(tcp->user, tcp);
@@ -407,7 +439,7 @@ static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *
   }
 }
 
-static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
+static void connection_input(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   if (repeated_syn(tcp, segment)) {
     tcp_send_syn(tcp);
