@@ -103,6 +103,20 @@ __attribute__((noinline)) static bool sum_right(const uint8_t *ip, uint8_t *rx_b
   return harp_sum_fold(&sum) == 0xffff;
 }
 
+/* Verifies the checksum (RFC 9293, 3.1) of a segment that the port has not verified. Returns where
+ * its payload now lies, in the frame or in the owner's memory; NULL: the checksum is wrong. */
+static const uint8_t *summed_payload(struct harp_tcp *tcp, const struct harp_rx_frame *frame,
+                                     const uint8_t *payload, uint32_t length)
+{
+  const uint8_t *ip = frame->header + tcp->stack->link_header;
+  uint8_t *rx_buffer = frame->payload_length ? NULL : rx_buffer_for(tcp, length);
+  if (!sum_right(ip, rx_buffer, payload, length)) {
+    return NULL;
+  }
+  COUNT_N(tcp->stack, rx_software_checksums, rx_buffer != NULL);
+  return rx_buffer ? rx_buffer : payload;
+}
+
 /* Whether this is the next segment of the connection and no special case applies. It evaluates all
  * conditions without branches, because they are rarely true. */
 static bool next_of(const struct harp_tcp *tcp, const struct numbers *in)
@@ -118,11 +132,49 @@ static bool next_of(const struct harp_tcp *tcp, const struct numbers *in)
   return !other;
 }
 
+/* The fields of a segment with the usual headers (RFC 9293, 3.1; RFC 7323, 3.2). wire: the TCP
+ * header. */
+static struct numbers numbers_of(const uint8_t *ip, const uint8_t *wire)
+{
+  return (struct numbers){
+      .seq = load_be32(wire + TCP_SEQUENCE),
+      .ack = load_be32(wire + TCP_ACKNOWLEDGEMENT),
+      .length = load_be16(ip + IP_TOTAL_LENGTH) - USUAL_HEADERS, /* wraps if too short */
+      .window = load_be16(wire + TCP_WINDOW_FIELD),
+      .timestamp = load_be32(wire + TCP_HEADER + 4),
+  };
+}
+
+/* Finds the payload behind the headers, or where the port has put it. Returns NULL if it is in two
+ * pieces; the general path handles those. headers: bytes, link header included. *present: bytes of
+ * the frame at the payload. */
+static const uint8_t *payload_of(const struct harp_rx_frame *frame, uint32_t headers,
+                                 uint32_t *present)
+{
+  uint32_t behind = frame->header_length - headers;
+  if (frame->payload_length) {
+    *present = frame->payload_length;
+    return behind ? NULL : frame->payload;
+  }
+  *present = behind;
+  return frame->header + headers;
+}
+
 /* Finds the connection of a segment. The previous segment is likely to be of the same one. */
 static struct harp_tcp *connection_of(const struct harp_stack *stack, uint64_t key)
 {
   struct harp_tcp *last = stack->current;
   return last && last->key == key ? last : tcp_find(stack, key);
+}
+
+/* TS.Recent (RFC 7323, 4.3 (2)): from a segment with SEG.SEQ <= Last.ACK.sent. next_of has compared
+ * the timestamp. */
+static void take_timestamp(struct harp_tcp *tcp, const struct numbers *in, uint64_t now)
+{
+  if (in->timestamp != tcp->ts.recent && seq_le(in->seq, tcp->ack.last_sent)) {
+    tcp->ts.recent = in->timestamp;
+    tcp->ts.recent_time = now;
+  }
 }
 
 /* Takes an acknowledgement of data or a new window. wire: the TCP header. Not inline: most
@@ -203,40 +255,24 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
     return false;
   }
   struct harp_tcp *tcp = connection_of(stack, tcp_key(load_address(ip + IP_SRC), load_be32(wire)));
-  struct numbers in = {
-      .seq = load_be32(wire + TCP_SEQUENCE),
-      .ack = load_be32(wire + TCP_ACKNOWLEDGEMENT),
-      .length = load_be16(ip + IP_TOTAL_LENGTH) - USUAL_HEADERS, /* wraps if too short */
-      .window = load_be16(wire + TCP_WINDOW_FIELD),
-      .timestamp = load_be32(wire + TCP_HEADER + 4),
-  };
-  const uint8_t *payload = ip + USUAL_HEADERS;
-  uint32_t present = frame->header_length - headers;
-  if (frame->payload_length) {
-    /* The port has put the payload elsewhere. The general path handles payload in two pieces. */
-    payload = present ? NULL : frame->payload;
-    present = frame->payload_length;
-  }
+  struct numbers in = numbers_of(ip, wire);
+  uint32_t present;
+  const uint8_t *payload = payload_of(frame, headers, &present);
   if (!tcp || in.length > present || !payload || !next_of(tcp, &in)) {
     return false;
   }
   if (!frame->checksum_good) {
-    uint8_t *rx_buffer = frame->payload_length ? NULL : rx_buffer_for(tcp, in.length);
-    if (!sum_right(ip, rx_buffer, payload, in.length)) {
+    payload = summed_payload(tcp, frame, payload, in.length);
+    if (!payload) {
       return false;
     }
-    payload = rx_buffer ? rx_buffer : payload;
-    COUNT_N(stack, rx_software_checksums, rx_buffer != NULL);
   }
   COUNT(stack, tcp_segments_in);
   COUNT(stack, tcp_fast_path);
   stack->current = tcp;
   tcp->last_receive = stack->now;
   tcp->probes = 0;
-  if (in.timestamp != tcp->ts.recent && seq_le(in.seq, tcp->ack.last_sent)) {
-    tcp->ts.recent = in.timestamp; /* RFC 7323, 4.3 (2) */
-    tcp->ts.recent_time = stack->now;
-  }
+  take_timestamp(tcp, &in, stack->now);
   if (take_ack(tcp, &in, wire) && in.length) {
     take_payload(tcp, payload, in.length, frame);
   }
