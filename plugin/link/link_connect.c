@@ -58,62 +58,92 @@ static bool peer_proved(struct link_flow *flow, const struct welcome *welcome)
   return flow->proof.challenged && proof_same(proof, welcome->proof);
 }
 
-bool connector_input(struct link_flow *flow)
+/* The sending link of a flow's own connection, or of a connection that is to replace or move one of
+ * its flows. NULL: the link was closed. */
+static struct net_link *link_of(const struct link_flow *flow)
 {
-  struct welcome welcome;
-  struct net_link *link = flow->replaces ? flow->replaces->link
-                          : flow->move   ? flow->move->link
-                                         : flow->link;
-  if (!link) {
-    return true; /* its link was closed with FIN, and so is this connection */
+  if (flow->replaces) {
+    return flow->replaces->link;
   }
+  return flow->move ? flow->move->link : flow->link;
+}
+
+/* Whether the peer's bytes answer the hello in HARP's wire protocol. Fails the link if not. */
+static bool answers_hello(struct link_flow *flow, struct net_link *link, struct welcome *welcome)
+{
   if (flow->handshake_left > 0) {
     /* A peer cannot answer a hello that it has not received. And the stack may still send the
      * unacknowledged hello again from this flow's memory, so the flow must not be freed. */
     link_fail(link, -EPROTO,
               "the peer answers the hello before it acknowledges it: do both hosts run the "
               "same HARP?");
-    return true;
+    return false;
   }
-  if (!welcome_read(&welcome, flow->rx_header)) {
+  if (!welcome_read(welcome, flow->rx_header)) {
     link_fail(link, -EPROTO,
               "the program that answers is not HARP: does another program use the peer's port?");
-    return true;
+    return false;
   }
-  if (welcome.status == WELCOME_CHALLENGE) {
+  return true;
+}
+
+/* Whether the peer accepts the hello, and proves the shared key if there is one. Fails the link if
+ * not. The peer may also ask for this host's proof: the hello then goes out again. */
+static bool hello_accepted(struct link_flow *flow, struct net_link *link,
+                           const struct welcome *welcome)
+{
+  if (welcome->status == WELCOME_CHALLENGE) {
     answer_challenge(flow, link);
-    return true;
+    return false;
   }
-  if (welcome.status == EACCES) {
+  if (welcome->status == EACCES) {
     link_fail(link, -EACCES, "the peer has a different key: " SAME_KEY);
-    return true;
+    return false;
   }
-  if (welcome.status || welcome.link != link->id || welcome.flow != flow->number) {
+  if (welcome->status || welcome->link != link->id || welcome->flow != flow->number) {
     link_fail(link, -EPROTO, "the peer refused flow %u (%s): do both hosts run the same HARP?",
-              flow->number, strerror(welcome.status));
-    return true;
+              flow->number, strerror(welcome->status));
+    return false;
   }
-  if (!peer_proved(flow, &welcome)) {
+  if (!peer_proved(flow, welcome)) {
     link_fail(link, -EACCES, "the peer does not prove that it has the key: " SAME_KEY);
+    return false;
+  }
+  return true;
+}
+
+/* The first connection of a flow is welcome: takes what the peer says of itself. Opens the flow. */
+static void open_welcomed(struct link_flow *flow, struct net_link *link,
+                          const struct welcome *welcome)
+{
+  link->peer_mtu = welcome->mtu;
+  if (flow->number == 0 && welcome_has_nics(welcome)) {
+    nic_list_read(&link->peer_nics, flow->rx_header + WELCOME_SIZE);
+    atomic_store(&link->peer_nics_known, true);
+  }
+  flow->checked = flow->transport->checksum && welcome->version >= WIRE_VERSION_CHECKED;
+  flow_open(flow);
+}
+
+bool connector_input(struct link_flow *flow)
+{
+  struct welcome welcome;
+  struct net_link *link = link_of(flow);
+  if (!link) {
+    return true; /* its link was closed with FIN, and so is this connection */
+  }
+  if (!answers_hello(flow, link, &welcome) || !hello_accepted(flow, link, &welcome)) {
     return true;
   }
   if (flow->replaces) {
     flow_candidate_welcomed(flow, &welcome);
     return false;
   }
-  if (flow->move) {
-    if (!flow_move_welcomed(flow, &welcome)) {
-      link_fail(link, -EPROTO, "the peer answers a hello twice: do both hosts run the same HARP?");
-    }
-    return true;
+  if (!flow->move) {
+    open_welcomed(flow, link, &welcome);
+  } else if (!flow_move_welcomed(flow, &welcome)) {
+    link_fail(link, -EPROTO, "the peer answers a hello twice: do both hosts run the same HARP?");
   }
-  link->peer_mtu = welcome.mtu;
-  if (flow->number == 0 && welcome_has_nics(&welcome)) {
-    nic_list_read(&link->peer_nics, flow->rx_header + WELCOME_SIZE);
-    atomic_store(&link->peer_nics_known, true);
-  }
-  flow->checked = flow->transport->checksum && welcome.version >= WIRE_VERSION_CHECKED;
-  flow_open(flow);
   return true;
 }
 
