@@ -275,6 +275,26 @@ static void rest(struct pump *const *pumps, unsigned count)
  * longer gap means that the process was stopped. */
 #define PAUSE_NS 1000000000u
 
+/* The wait of all channels for an event. */
+struct wait {
+  uint64_t since_ns; /* 0: the last pass had events */
+  uint64_t idle_ns;  /* the last idle pass */
+};
+
+/* After an idle pass: returns whether the wait is longer than the timeout. Only idle passes read
+ * the clock. The first one starts the wait. */
+static bool timed_out(struct wait *wait, uint64_t timeout_ns)
+{
+  uint64_t now = clock_ns();
+  if (!wait->since_ns) {
+    wait->since_ns = now;
+  } else if (now - wait->idle_ns > PAUSE_NS) {
+    wait->since_ns += now - wait->idle_ns; /* this process was stopped, so it is not a stall */
+  }
+  wait->idle_ns = now;
+  return now - wait->since_ns > timeout_ns;
+}
+
 int pump_run(struct pump *const *pumps, unsigned count)
 {
   struct pump *first = pumps[0];
@@ -283,7 +303,7 @@ int pump_run(struct pump *const *pumps, unsigned count)
     pumps[i]->began_ns = began_ns;
   }
   first->start_ns = 0;
-  uint64_t progress_ns = began_ns, idle_ns = began_ns;
+  struct wait wait = {.since_ns = began_ns, .idle_ns = began_ns};
   unsigned busy_passes = 0;
   while (!all(is_done, pumps, count)) {
     if (!first->start_ns && all(is_warm, pumps, count)) {
@@ -297,23 +317,15 @@ int pump_run(struct pump *const *pumps, unsigned count)
       return -1;
     }
     if (events) {
-      progress_ns = 0;
+      wait.since_ns = 0;
       if (++busy_passes % PASSES_PER_YIELD == 0) {
         sched_yield();
       }
       continue;
     }
     busy_passes = 0;
-    /* Only idle rounds read the clock. The first one starts the wait. */
-    uint64_t now = clock_ns();
-    if (!progress_ns) {
-      progress_ns = now;
-    } else if (now - idle_ns > PAUSE_NS) {
-      progress_ns += now - idle_ns; /* this process was stopped, so it is not a stall */
-    }
-    idle_ns = now;
-    if (now - progress_ns > first->timeout_ns) {
-      return all_stalled(pumps, count, progress_ns);
+    if (timed_out(&wait, first->timeout_ns)) {
+      return all_stalled(pumps, count, wait.since_ns);
     }
     if (first->rests) {
       rest(pumps, count);
