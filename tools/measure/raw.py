@@ -137,7 +137,7 @@ def run_raw_shared(
             sender,
             devices[0],
             link.mtu,
-            "lend",
+            "dma_map",
             f"blast 0 {milliseconds + MEET_MS} {HEADERS} {mss if link.segments else 0} {sums} "
             f"{frame}",
         )
