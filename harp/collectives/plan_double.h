@@ -15,8 +15,8 @@ enum { DOUBLING_MOST = 34 }; /* partial results of as many ranks as an int count
 
 struct doubling {
   struct schedule *schedule;
-  const int *ranks;    /* that take part, or NULL: place 0 is rank 0, and so on */
-  int place, places;   /* our place among them, and their number */
+  const int *members;  /* their ranks in the group, or NULL: all ranks of the group */
+  int rank, size;      /* our number among the members, and how many there are */
   size_t count, bytes; /* elements, and wide bytes */
   uint8_t *partials;   /* memory; the first one holds our operands */
   size_t stride;       /* bytes from one partial result to the next */
@@ -28,7 +28,7 @@ struct doubling {
 };
 
 /* Partial results that the memory must hold. */
-size_t doubling_partials(int places);
+size_t doubling_partials(int size);
 
 /* Adds all rounds. `ready` is then the step that completes the result. */
 void doubling_add(struct doubling *doubling);

@@ -12,18 +12,18 @@
 static void broadcast_tree(struct plan *plan)
 {
   const struct harp_view *view = plan->call->out;
-  int place = plan_rank(plan, -plan->call->peer); /* the root's is 0 */
+  int relative_rank = plan_rank(plan, -plan->call->peer); /* the root's is 0 */
   int32_t received = NO_STEP;
   int bit = 1;
   for (; bit < plan->ranks; bit <<= 1) {
-    if (place & bit) {
+    if (relative_rank & bit) {
       received = add_receive(plan->schedule, plan_rank(plan, -bit), view->data, view->bytes,
                              NO_STEP);
       break;
     }
   }
   for (bit >>= 1; bit; bit >>= 1) {
-    if (place + bit < plan->ranks) {
+    if (relative_rank + bit < plan->ranks) {
       add_send(plan->schedule, plan_rank(plan, bit), view->data, view->bytes, received);
     }
   }
@@ -32,16 +32,16 @@ static void broadcast_tree(struct plan *plan)
 static void broadcast_chain(struct plan *plan)
 {
   const struct harp_view *view = plan->call->out;
-  int place = plan_rank(plan, -plan->call->peer);
+  int relative_rank = plan_rank(plan, -plan->call->peer);
   size_t slice = plan_slice(view->bytes);
   for (size_t at = 0; at < view->bytes; at += slice) {
     size_t bytes = view->bytes - at < slice ? view->bytes - at : slice;
     uint8_t *data = (uint8_t *)view->data + at;
     int32_t received = NO_STEP;
-    if (place > 0) {
+    if (relative_rank > 0) {
       received = add_receive(plan->schedule, plan_rank(plan, -1), data, bytes, NO_STEP);
     }
-    if (place + 1 < plan->ranks) {
+    if (relative_rank + 1 < plan->ranks) {
       add_send(plan->schedule, plan_rank(plan, 1), data, bytes, received);
     }
   }

@@ -207,8 +207,8 @@ static void reduce_short(struct plan *plan, bool keeps)
   const struct reduction *reduction = &schedule->reduction;
   const struct harp_view *view = plan->call->out;
   struct doubling doubling = {.schedule = schedule,
-                              .place = plan->rank,
-                              .places = plan->ranks,
+                              .rank = plan->rank,
+                              .size = plan->ranks,
                               .count = view->bytes / reduction->size};
   doubling.bytes = doubling.stride = doubling.count * reduction->wide_size;
   if (!schedule_make_wide(schedule, doubling.bytes * doubling_partials(plan->ranks))) {

@@ -2,9 +2,9 @@
 /*
  * All_reduce for hosts with several ranks. The ranks of a host exchange data by their windows
  * (windows.h). Each of them reduces a share of each chunk: it folds the operands of its host,
- * exchanges the partial result with the ranks that have its number on the other hosts, and puts the
- * result into its window, where the others take it. So each byte crosses the network once for each
- * host and round, and no link leads to the same host. Thakur, Rabenseifner and Gropp (2005) call
+ * exchanges the partial result with the ranks that have its local rank on the other hosts, and puts
+ * the result into its window. The others take it there. Each byte crosses the network once for each
+ * host and round. No link leads to the same host. Thakur, Rabenseifner and Gropp (2005) call
  * the parts reduce-scatter and all-gather.
  *
  * A chunk's operands and results may be replaced once all have read them. Two rules say so:
@@ -53,9 +53,9 @@ static void copy(struct schedule *schedule, void *to, const void *from, size_t b
 static size_t share_bytes(const struct share *share) { return share->count * share->size; }
 
 /* Where a share's operands lie in each window. */
-static size_t share_offset(const struct sharing *sharing, int place)
+static size_t share_offset(const struct sharing *sharing, int local_rank)
 {
-  return (size_t)(sharing->shares[place].data - (uint8_t *)sharing->chunk.data);
+  return (size_t)(sharing->shares[local_rank].data - (uint8_t *)sharing->chunk.data);
 }
 
 /* Gives our operands of the other ranks' shares. */
@@ -64,10 +64,10 @@ static void give_operands(struct sharing *sharing, size_t number)
   struct schedule *schedule = sharing->plan->schedule;
   const struct windows *windows = sharing->windows;
   take_chunk(sharing, number);
-  for (int place = 0; place < windows->count; place++) {
-    const struct share *share = &sharing->shares[place];
-    if (place != windows->place) {
-      copy(schedule, windows->own->operands[sharing->buffer] + share_offset(sharing, place),
+  for (int local_rank = 0; local_rank < windows->count; local_rank++) {
+    const struct share *share = &sharing->shares[local_rank];
+    if (local_rank != windows->local_rank) {
+      copy(schedule, windows->own->operands[sharing->buffer] + share_offset(sharing, local_rank),
            share->data, share_bytes(share));
     }
   }
@@ -76,9 +76,9 @@ static void give_operands(struct sharing *sharing, size_t number)
 
 static void await_others(const struct sharing *sharing, uint32_t signal)
 {
-  for (int place = 0; place < sharing->windows->count; place++) {
-    if (place != sharing->windows->place) {
-      add_await(sharing->plan->schedule, place, signal);
+  for (int local_rank = 0; local_rank < sharing->windows->count; local_rank++) {
+    if (local_rank != sharing->windows->local_rank) {
+      add_await(sharing->plan->schedule, local_rank, signal);
     }
   }
 }
@@ -89,14 +89,14 @@ static void fold_host(struct sharing *sharing, uint8_t *wide, int32_t after)
 {
   struct schedule *schedule = sharing->plan->schedule;
   const struct windows *windows = sharing->windows;
-  const struct share *own = &sharing->shares[windows->place];
+  const struct share *own = &sharing->shares[windows->local_rank];
   await_others(sharing, sharing->given[sharing->buffer]);
   add_compute(schedule, STEP_LOAD, wide, own->data, own->count, after, NO_STEP);
   for (int i = 1; i < windows->count; i++) {
-    int place = (windows->place + i) % windows->count;
+    int local_rank = (windows->local_rank + i) % windows->count;
     add_compute(schedule, STEP_FOLD, wide,
-                windows->peers[place].window->operands[sharing->buffer] +
-                    share_offset(sharing, windows->place),
+                windows->peers[local_rank].window->operands[sharing->buffer] +
+                    share_offset(sharing, windows->local_rank),
                 own->count, NO_STEP, NO_STEP);
   }
 }
@@ -104,7 +104,7 @@ static void fold_host(struct sharing *sharing, uint8_t *wide, int32_t after)
 static void give_result(struct sharing *sharing, const void *wide, int32_t ready)
 {
   struct schedule *schedule = sharing->plan->schedule;
-  size_t count = sharing->shares[sharing->windows->place].count, buffer = sharing->buffer;
+  size_t count = sharing->shares[sharing->windows->local_rank].count, buffer = sharing->buffer;
   sharing->stored[buffer] = add_compute(
       schedule, STEP_STORE, sharing->windows->own->results[buffer], wide, count, ready, NO_STEP);
   sharing->folded[buffer] = add_signal(schedule);
@@ -114,14 +114,14 @@ static void give_result(struct sharing *sharing, const void *wide, int32_t ready
 static void exchange(struct sharing *sharing)
 {
   const struct windows *windows = sharing->windows;
-  size_t buffer = sharing->buffer, count = sharing->shares[windows->place].count;
+  size_t buffer = sharing->buffer, count = sharing->shares[windows->local_rank].count;
   size_t partials = doubling_partials(windows->hosts);
   struct doubling *doubling = &sharing->doublings[buffer];
   *doubling = (struct doubling){
       .schedule = sharing->plan->schedule,
-      .ranks = windows->column,
-      .place = windows->host,
-      .places = windows->hosts,
+      .members = windows->cross_ranks,
+      .rank = windows->host,
+      .size = windows->hosts,
       .count = count,
       .bytes = count * sharing->plan->schedule->reduction.wide_size,
       .partials = sharing->wide + buffer * partials * sharing->wide_bytes,
@@ -165,12 +165,12 @@ static void take_results(struct sharing *sharing, size_t number)
   const struct windows *windows = sharing->windows;
   take_chunk(sharing, number);
   for (int i = 0; i < windows->count; i++) {
-    int place = (windows->place + i) % windows->count;
-    const struct share *share = &sharing->shares[place];
+    int local_rank = (windows->local_rank + i) % windows->count;
+    const struct share *share = &sharing->shares[local_rank];
     if (i > 0) {
-      add_await(schedule, place, sharing->folded[sharing->buffer]);
+      add_await(schedule, local_rank, sharing->folded[sharing->buffer]);
     }
-    copy(schedule, share->data, windows->peers[place].window->results[sharing->buffer],
+    copy(schedule, share->data, windows->peers[local_rank].window->results[sharing->buffer],
          share_bytes(share));
   }
 }
@@ -249,9 +249,9 @@ static void reduce_short(struct sharing *sharing)
   void *wide = plain ? view->data : schedule->wide;
   copy(schedule, windows->own->operands[0], view->data, view->bytes);
   await_others(sharing, add_signal(schedule));
-  for (int place = 0; place < windows->count; place++) {
-    add_compute(schedule, place == 0 ? STEP_LOAD : STEP_FOLD, wide,
-                windows->peers[place].window->operands[0], count, NO_STEP, NO_STEP);
+  for (int local_rank = 0; local_rank < windows->count; local_rank++) {
+    add_compute(schedule, local_rank == 0 ? STEP_LOAD : STEP_FOLD, wide,
+                windows->peers[local_rank].window->operands[0], count, NO_STEP, NO_STEP);
   }
   add_compute(schedule, STEP_STORE, view->data, wide, count, NO_STEP, NO_STEP);
   add_signal(schedule); /* the operands may be replaced */

@@ -111,12 +111,12 @@ uint32_t add_signal(struct schedule *schedule)
   return ++schedule->signals;
 }
 
-void add_await(struct schedule *schedule, int place, uint32_t signal)
+void add_await(struct schedule *schedule, int local_rank, uint32_t signal)
 {
   add(schedule, schedule_computing(schedule),
       (struct step){.kind = STEP_AWAIT,
                     .after = {NO_STEP, NO_STEP},
-                    .from = schedule->windows->peers[place].window,
+                    .from = schedule->windows->peers[local_rank].window,
                     .count = signal});
 }
 

@@ -96,8 +96,8 @@ int32_t add_compute(struct schedule *schedule, enum step_kind kind, void *data, 
 /* Adds a signal to the computing. Returns its number in the operation, from 1. */
 uint32_t add_signal(struct schedule *schedule);
 
-/* Computing goes on when that rank of the host has given this signal. place: see windows.h. */
-void add_await(struct schedule *schedule, int place, uint32_t signal);
+/* Computing goes on when that rank of the host has given this signal. local_rank: see windows.h. */
+void add_await(struct schedule *schedule, int local_rank, uint32_t signal);
 
 /* Lets a message also wait for this step, or for none. */
 void start_after(struct schedule *schedule, int32_t message, int32_t step);

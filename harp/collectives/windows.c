@@ -168,20 +168,20 @@ static bool same_host(const struct offers *offers, int one, int other)
 }
 
 /* The number of a rank among those of its host. */
-static int place_of(const struct offers *offers, int rank)
+static int local_rank_of(const struct offers *offers, int rank)
 {
-  int place = 0;
+  int local_rank = 0;
   for (int before = 0; before < rank; before++) {
-    place += same_host(offers, before, rank);
+    local_rank += same_host(offers, before, rank);
   }
-  return place;
+  return local_rank;
 }
 
-/* Finds the rank with our number on each host. false: a host has another number of ranks. */
-static bool find_column(struct windows *windows, const struct offers *offers, int own)
+/* Finds the rank with our local rank on each host. false: a host has another number of ranks. */
+static bool find_cross_ranks(struct windows *windows, const struct offers *offers, int own)
 {
   for (int first = 0; first < offers->ranks; first++) {
-    if (place_of(offers, first) > 0) {
+    if (local_rank_of(offers, first) > 0) {
       continue;
     }
     int count = 0;
@@ -192,8 +192,8 @@ static bool find_column(struct windows *windows, const struct offers *offers, in
       if (!same_host(offers, first, rank)) {
         continue;
       }
-      if (count++ == windows->place) {
-        windows->column[windows->hosts] = rank;
+      if (count++ == windows->local_rank) {
+        windows->cross_ranks[windows->hosts] = rank;
       }
     }
     windows->hosts++;
@@ -227,10 +227,10 @@ void windows_attach(struct windows *windows, int rank, int ranks, const void *of
     return;
   }
   windows->peers = calloc((size_t)ranks, sizeof *windows->peers);
-  windows->column = calloc((size_t)ranks, sizeof *windows->column);
-  windows->place = place_of(&all, rank);
-  windows->attached = windows->peers && windows->column && open_windows(windows, &all, rank) &&
-                      find_column(windows, &all, rank);
+  windows->cross_ranks = calloc((size_t)ranks, sizeof *windows->cross_ranks);
+  windows->local_rank = local_rank_of(&all, rank);
+  windows->attached = windows->peers && windows->cross_ranks && open_windows(windows, &all, rank) &&
+                      find_cross_ranks(windows, &all, rank);
 }
 
 void windows_close_offer(struct windows *windows)
@@ -257,7 +257,7 @@ void windows_free(struct windows *windows)
   }
   windows_close_offer(windows);
   free(windows->peers);
-  free(windows->column);
+  free(windows->cross_ranks);
 }
 
 /* --- Signals --- */
@@ -271,7 +271,7 @@ static void futex(const _Atomic uint32_t *word, int operation, uint32_t value,
 static void wake_others(struct windows *windows)
 {
   for (int i = 0; i < windows->count; i++) {
-    if (i != windows->place && atomic_load(&windows->peers[i].window->sleeps)) {
+    if (i != windows->local_rank && atomic_load(&windows->peers[i].window->sleeps)) {
       futex(&windows->own->signals, FUTEX_WAKE, INT32_MAX, NULL);
       return;
     }

@@ -52,10 +52,10 @@ struct window_peer {
 struct windows {
   struct window_offer offer;
   struct window *own;
-  int count, place;             /* ranks of this host, and our number among them */
-  struct window_peer *peers;    /* by their number; the rank itself has an entry, too */
+  int count, local_rank;        /* ranks of this host, and our number among them */
+  struct window_peer *peers;    /* by local rank; the rank itself has an entry, too */
   int hosts, host;              /* of the group, and the number of ours */
-  int *column;                  /* of each host: the rank with our number there */
+  int *cross_ranks;             /* of each host: the rank with our local rank there */
   bool attached;                /* this rank can read all windows of its host */
   bool agreed;                  /* all ranks of the group can: operations may use windows */
   uint32_t base;                /* signals of finished operations */

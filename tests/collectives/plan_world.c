@@ -38,7 +38,7 @@ void world_free(struct world *world)
     schedule_free(&world->later[rank]);
     free(world->windows[rank].own);
     free(world->windows[rank].peers);
-    free(world->windows[rank].column);
+    free(world->windows[rank].cross_ranks);
     for (int i = 0; i < 2 * world->ranks; i++) {
       free(world->links[rank].all[i].memory);
     }
@@ -51,15 +51,15 @@ static void make_windows(struct world *world, int rank, int local)
   struct windows *windows = &world->windows[rank];
   int hosts = world->ranks / local;
   *windows = (struct windows){.count = local,
-                              .place = rank / hosts,
+                              .local_rank = rank / hosts,
                               .hosts = hosts,
                               .host = rank % hosts,
                               .peers = calloc((size_t)local, sizeof *windows->peers),
-                              .column = calloc((size_t)hosts, sizeof *windows->column)};
+                              .cross_ranks = calloc((size_t)hosts, sizeof *windows->cross_ranks)};
   windows->own = aligned_alloc(64, sizeof(struct window));
   memset(windows->own, 0, sizeof(struct window));
   for (int host = 0; host < hosts; host++) {
-    windows->column[host] = windows->place * hosts + host;
+    windows->cross_ranks[host] = windows->local_rank * hosts + host;
   }
 }
 
@@ -70,9 +70,9 @@ void world_share(struct world *world, int local)
   }
   for (int rank = 0; rank < world->ranks; rank++) {
     struct windows *windows = &world->windows[rank];
-    for (int place = 0; place < local; place++) {
-      int peer = place * windows->hosts + windows->host;
-      windows->peers[place] =
+    for (int local_rank = 0; local_rank < local; local_rank++) {
+      int peer = local_rank * windows->hosts + windows->host;
+      windows->peers[local_rank] =
           (struct window_peer){.rank = peer, .process = -1, .window = world->windows[peer].own};
     }
   }
