@@ -475,7 +475,7 @@ static int check_sizes(const struct options *options)
 }
 
 /* Completes the options by what the operation and the ranks decide. */
-static int settle(struct options *options, const struct operation *operation)
+static int complete(struct options *options, const struct operation *operation)
 {
   int status = check_operation(options);
   if (status >= 0) {
@@ -516,7 +516,7 @@ static int check(struct options *options)
     return usage("--kernel and --plugin both name a plugin: give one");
   }
   int status = check_ranks(options);
-  return status < 0 ? settle(options, operation) : status;
+  return status < 0 ? complete(options, operation) : status;
 }
 
 /* Returns true if folder/name exists; stores its canonical path in out. */

@@ -223,7 +223,7 @@ def _flow(entry: bytes) -> Optional[Flow]:
     )
 
 
-def _settled(table: Callable[[], bytes], size: int, count: int) -> Iterator[bytes]:
+def _consistent(table: Callable[[], bytes], size: int, count: int) -> Iterator[bytes]:
     """Yields the entries that are complete: unchanged in two readings in a row, with an even
     generation (it is odd during a write). Leaves out an entry that keeps changing."""
     left: Sequence[int] = range(count)
@@ -322,7 +322,7 @@ def _parse(path: Path, stem: str, read: Callable[[], bytes], alive: bool, uid: i
     offset += _HEADER_PROCESS.size
     if offset + _HEADER_JOB.size <= min(header_size, len(data)):
         size, job = _HEADER_JOB.unpack_from(data, offset)
-    entries = map(_flow, _settled(flow_table, flow_size, flows))
+    entries = map(_flow, _consistent(flow_table, flow_size, flows))
     return Process(
         path=str(path),
         id=stem,

@@ -207,7 +207,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         def finish() -> None:
             for work in works:
-                work.settle()
+                work.resolve()
 
         operations = [operation for work in works for operation in work.operations]
         result = [tensor for work in works for tensor in work.result()]

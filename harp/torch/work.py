@@ -95,10 +95,10 @@ class HarpWork(dist.Work):  # type: ignore[misc]
                 raise lib.HarpError(
                     f"the operation has not ended within the {seconds} s of wait(); it continues"
                 )
-        self.settle()
+        self.resolve()
         return True
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """Raises the failure of a finished operation, or moves results to their places."""
         failure = self.exception()
         if failure is not None:
@@ -144,7 +144,7 @@ class HarpWork(dist.Work):  # type: ignore[misc]
         return self._future
 
     def _value(self) -> list[torch.Tensor]:
-        self.settle()
+        self.resolve()
         return self._result
 
 

@@ -15,7 +15,7 @@
 enum {
   CHUNK_ALONE = 4 << 20,    /* bytes, for a link with one flow */
   CHUNK_SHARED = 128 << 10, /* bytes, for several flows: a slow flow then holds little data */
-  SETTLE_MS = 2000,         /* close: limit for the acknowledgements of short messages */
+  DRAIN_MS = 2000,          /* close: limit for the acknowledgements of short messages */
 };
 
 /* --- Posted work, in the poller --- */
@@ -253,48 +253,48 @@ bool link_idle(const struct net_link *link)
   return true;
 }
 
-struct settling {
+struct draining {
   const struct link_instance *part;
   bool owes; /* a flow has bytes that are not acknowledged */
 };
 
-static void find_unsettled(struct harp_instance *instance, void *argument)
+static void find_unacknowledged(struct harp_instance *instance, void *argument)
 {
-  struct settling *settling = argument;
-  const struct net_link *link = settling->part->link;
+  struct draining *draining = argument;
+  const struct net_link *link = draining->part->link;
   for (unsigned i = 0; i < link->flow_count; i++) {
     const struct link_flow *flow = link->flows[i];
-    settling->owes |= flow && flow->part == settling->part && flow_owes(flow);
+    draining->owes |= flow && flow->part == draining->part && flow_owes(flow);
   }
 }
 
 /* Whether an acknowledgement is missing that may still come. */
 static bool link_owes(const struct net_link *link)
 {
-  struct settling settling = {.owes = false};
+  struct draining draining = {.owes = false};
   for (unsigned i = 0; i < link->part_count && link->sends && !link_ended(link); i++) {
-    settling.part = &link->parts[i];
-    if (harp_instance_call(link->parts[i].instance, find_unsettled, &settling, LINK_CLOSE_MS) !=
-        0) {
+    draining.part = &link->parts[i];
+    if (harp_instance_call(link->parts[i].instance, find_unacknowledged, &draining,
+                           LINK_CLOSE_MS) != 0) {
       return false; /* a worker does not answer */
     }
   }
-  return settling.owes;
+  return draining.owes;
 }
 
 /*
  * Waits until all copies of short messages are acknowledged. A closed flow gets no new connection,
  * so the limit is long enough to notice a dead connection and to replace it. The links of a process
- * share the limit until one of them settles, because a stopped peer may have many links. The bytes
- * of a live connection may still arrive later.
+ * share the limit until one of them gets all acknowledgements, because a stopped peer may have many
+ * links. The bytes of a live connection may still arrive later.
  */
-static void settle(struct net_link *link)
+static void drain(struct net_link *link)
 {
-  _Atomic(uint64_t) *spent = &link->transport->settling;
+  _Atomic(uint64_t) *spent = &link->transport->draining;
   uint64_t before = atomic_load(spent), ran = 0;
   struct harp_run_time waited = {0};
   bool owes = link_owes(link);
-  while (owes && before + ran < SETTLE_MS * 1000000ull) {
+  while (owes && before + ran < DRAIN_MS * 1000000ull) {
     harp_sleep_us(50);
     ran = harp_ran_ns(&waited);
     owes = link_owes(link);
@@ -329,7 +329,7 @@ bool link_detach(struct net_link *link)
   int error = link_error(link);
   bool in_order = link_idle(link) && (error == 0 || error == -ESHUTDOWN);
   if (in_order) {
-    settle(link);
+    drain(link);
   }
   struct detaching detaching = {.link = link, .how = in_order ? FLOW_CLOSE_FIN : FLOW_CLOSE_RESET};
   bool held = false;

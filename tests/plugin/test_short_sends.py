@@ -13,7 +13,7 @@ from ends import End, ends_between, sizes
 from faulty_wire import Impair, Start, acknowledged_flow
 
 LONGEST = 32 << 10  # bytes of a message that is copied
-SETTLE_MS = 2000  # the longest wait of closes for acknowledgements
+DRAIN_MS = 2000  # the longest wait of closes for acknowledgements
 BLACKHOLE = "blackhole=1,side=both"
 SOON_S = 7.0  # on a busy machine; without acknowledgements a link fails after eight seconds
 TRIES = 20  # calls of test() in which a send that need not wait is done
@@ -145,8 +145,8 @@ def test_closes_share_2_s_of_waiting_for_acknowledgements(start: Start, impair: 
     for sends, _ in links:
         send_and_overwrite(sends, LONGEST)
     first, *others = [sends.close() for sends, _ in links]
-    assert SETTLE_MS <= first < 2 * SETTLE_MS
-    assert sum(others) < SETTLE_MS / 2
+    assert DRAIN_MS <= first < 2 * DRAIN_MS
+    assert sum(others) < DRAIN_MS / 2
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_acknowledgement_gives_closes_their_2_s_again(start: Start, impair: Impa
     dead, live, last = [ends_between(sender, receiver, LONGEST, seed=3) for _ in range(3)]
     impair(BLACKHOLE)
     send_and_overwrite(dead[0], LONGEST)
-    assert dead[0].close() >= SETTLE_MS
+    assert dead[0].close() >= DRAIN_MS
     impair("")
     request = live[1].receive(LONGEST)
     send_and_overwrite(live[0], LONGEST)
@@ -164,7 +164,7 @@ def test_acknowledgement_gives_closes_their_2_s_again(start: Start, impair: Impa
     live[0].close()
     impair(BLACKHOLE)
     send_and_overwrite(last[0], LONGEST)
-    assert SETTLE_MS <= last[0].close() < 2 * SETTLE_MS
+    assert DRAIN_MS <= last[0].close() < 2 * DRAIN_MS
 
 
 def test_finalize_waits_for_acknowledgement(start: Start, impair: Impair) -> None:
