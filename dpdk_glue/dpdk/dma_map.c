@@ -112,7 +112,7 @@ static bool map(struct dma_table *dma, struct dma_extent *extent)
  * which may end before end. */
 static struct dma_extent reach(struct dma_table *dma, uintptr_t start, uintptr_t end)
 {
-  struct dma_extent extent = {.start = start, .end = end, .iova = start, .loans = 1};
+  struct dma_extent extent = {.start = start, .end = end, .iova = start, .registrations = 1};
   struct dma_mapping *mapping = malloc(sizeof(*mapping));
   if (!mapping || !map(dma, &extent) || dma->used >= dma->budget) {
     free(mapping);
@@ -127,14 +127,14 @@ static struct dma_extent reach(struct dma_table *dma, uintptr_t start, uintptr_t
 /* --- The table --- */
 
 /* Pollers read during the write and detect it afterwards, so each word is stored atomically.
- * Pollers do not read `loans`. */
+ * Pollers do not read `registrations`. */
 static void put(struct dma_extent *place, const struct dma_extent *extent)
 {
   __atomic_store_n(&place->start, extent->start, __ATOMIC_RELAXED);
   __atomic_store_n(&place->end, extent->end, __ATOMIC_RELAXED);
   __atomic_store_n(&place->iova, extent->iova, __ATOMIC_RELAXED);
   __atomic_store_n(&place->mapping, extent->mapping, __ATOMIC_RELAXED);
-  place->loans = extent->loans;
+  place->registrations = extent->registrations;
 }
 
 static struct dma_extent get(const struct dma_extent *place)
@@ -255,7 +255,7 @@ int harp_dma_map(struct dma_table *dma, uintptr_t start, uintptr_t end)
   while (at < atomic_load_explicit(&dma->count, memory_order_relaxed) &&
          dma->extents[at].start < end) {
     at = fill(dma, at, start, dma->extents[at].start);
-    dma->extents[at].loans++;
+    dma->extents[at].registrations++;
     start = dma->extents[at].end;
     at++;
   }
@@ -272,7 +272,7 @@ void harp_dma_revoke(struct dma_table *dma, uintptr_t start, uintptr_t end)
   unsigned at = first_behind(dma, start, atomic_load_explicit(&dma->count, memory_order_relaxed));
   while (at < atomic_load_explicit(&dma->count, memory_order_relaxed) &&
          dma->extents[at].start < end) {
-    if (--dma->extents[at].loans == 0) {
+    if (--dma->extents[at].registrations == 0) {
       remove_at(dma, at);
     } else {
       at++;

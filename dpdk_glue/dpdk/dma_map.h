@@ -38,7 +38,7 @@ struct dma_mapping {
 struct dma_extent {
   uintptr_t start, end;
   uint64_t iova;               /* the device's address of start */
-  uint32_t loans;              /* registrations that cover it */
+  uint32_t registrations;      /* registrations that cover it */
   struct dma_mapping *mapping; /* NULL: out of reach, transmit copies the bytes */
 };
 
@@ -68,7 +68,7 @@ void harp_dma_revoke(struct dma_table *dma, uintptr_t start, uintptr_t end);
 void harp_dma_unmap_deferred(struct dma_table *dma);
 
 /* For pollers: finds the extent that holds address, if the device can reach it. *extent is a
- * copy without `loans`. recent: index of the last extent found, kept by the caller. */
+ * copy without `registrations`. recent: index of the last extent found, kept by the caller. */
 bool harp_dma_find(struct dma_table *dma, uintptr_t address, unsigned *recent,
                    struct dma_extent *extent);
 

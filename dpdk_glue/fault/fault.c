@@ -57,7 +57,7 @@ struct fault_port {
   struct fault_spec base;         /* the spec in the device name */
   _Atomic uint16_t locals[FLOWS]; /* local ports in the order of their reservation */
   unsigned local_count;
-  struct fault_loans loans;
+  struct fault_mappings mappings;
   unsigned queue_count;
   struct fault_queue queues[];
 };
@@ -200,7 +200,7 @@ static int fault_transmit(struct harp_port *port, unsigned queue, const struct h
     send_one(fault, queue, frame, &verdict); /* best effort: the frame itself is sent already */
   }
   if (rc == 0 && fault->base.hold_us) {
-    harp_fault_keep(&own->held, &fault->loans, frame, now + fault->base.hold_us * 1000);
+    harp_fault_keep(&own->held, &fault->mappings, frame, now + fault->base.hold_us * 1000);
   }
   return rc;
 }
@@ -364,11 +364,11 @@ static void fault_release(struct harp_port *port, unsigned queue, uint16_t local
 static int fault_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end)
 {
   struct fault_port *fault = fault_of(port);
-  int rc = harp_fault_track_reference(&fault->loans, start, end);
+  int rc = harp_fault_mapping_add(&fault->mappings, start, end);
   if (rc == 0 && fault->inner->ops->dma_map) {
     rc = fault->inner->ops->dma_map(fault->inner, start, end);
     if (rc < 0) {
-      harp_fault_copy_revoked(&fault->loans, start, end);
+      harp_fault_mapping_remove(&fault->mappings, start, end);
     }
   }
   return rc;
@@ -377,7 +377,7 @@ static int fault_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end)
 static void fault_dma_revoke(struct harp_port *port, uintptr_t start, uintptr_t end)
 {
   struct fault_port *fault = fault_of(port);
-  harp_fault_copy_revoked(&fault->loans, start, end);
+  harp_fault_mapping_remove(&fault->mappings, start, end);
   if (fault->inner->ops->dma_revoke) {
     fault->inner->ops->dma_revoke(fault->inner, start, end);
   }
@@ -433,7 +433,7 @@ static void fault_close(struct harp_port *port)
     close_queue(&fault->queues[q]);
   }
   harp_port_close(fault->inner);
-  harp_fault_references_clear(&fault->loans);
+  harp_fault_mappings_clear(&fault->mappings);
   free(fault);
 }
 
@@ -487,7 +487,7 @@ static int fault_open(struct harp_port **port, const struct harp_port_config *co
     return harp_port_fail(error, -ENOMEM, "fault:%.150s: out of memory", config->device);
   }
   fault->port.ops = &harp_port_fault;
-  harp_fault_references_init(&fault->loans);
+  harp_fault_mappings_init(&fault->mappings);
   harp_fault_spec_default(&fault->base);
   int rc = harp_fault_spec_parse(&fault->base, config->device, spec_length, false, error);
   if (rc == 0) {

@@ -5,60 +5,60 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-void harp_fault_references_init(struct fault_loans *loans)
+void harp_fault_mappings_init(struct fault_mappings *mappings)
 {
-  pthread_mutex_init(&loans->lock, NULL);
-  loans->first = NULL;
+  pthread_mutex_init(&mappings->lock, NULL);
+  mappings->first = NULL;
 }
 
-void harp_fault_references_clear(struct fault_loans *loans)
+void harp_fault_mappings_clear(struct fault_mappings *mappings)
 {
-  while (loans->first) {
-    struct fault_loan *next = loans->first->next;
-    free(loans->first);
-    loans->first = next;
+  while (mappings->first) {
+    struct fault_mapping *next = mappings->first->next;
+    free(mappings->first);
+    mappings->first = next;
   }
-  pthread_mutex_destroy(&loans->lock);
+  pthread_mutex_destroy(&mappings->lock);
 }
 
-int harp_fault_track_reference(struct fault_loans *loans, uintptr_t start, uintptr_t end)
+int harp_fault_mapping_add(struct fault_mappings *mappings, uintptr_t start, uintptr_t end)
 {
-  struct fault_loan *loan = malloc(sizeof(*loan));
-  if (!loan) {
+  struct fault_mapping *mapping = malloc(sizeof(*mapping));
+  if (!mapping) {
     return -ENOMEM;
   }
-  pthread_mutex_lock(&loans->lock);
-  *loan = (struct fault_loan){loans->first, start, end};
-  loans->first = loan;
-  pthread_mutex_unlock(&loans->lock);
+  pthread_mutex_lock(&mappings->lock);
+  *mapping = (struct fault_mapping){mappings->first, start, end};
+  mappings->first = mapping;
+  pthread_mutex_unlock(&mappings->lock);
   return 0;
 }
 
-void harp_fault_copy_revoked(struct fault_loans *loans, uintptr_t start, uintptr_t end)
+void harp_fault_mapping_remove(struct fault_mappings *mappings, uintptr_t start, uintptr_t end)
 {
-  pthread_mutex_lock(&loans->lock);
-  struct fault_loan **link = &loans->first;
+  pthread_mutex_lock(&mappings->lock);
+  struct fault_mapping **link = &mappings->first;
   while (*link && ((*link)->start != start || (*link)->end != end)) {
     link = &(*link)->next;
   }
-  struct fault_loan *loan = *link;
-  if (loan) {
-    *link = loan->next;
+  struct fault_mapping *mapping = *link;
+  if (mapping) {
+    *link = mapping->next;
   }
-  pthread_mutex_unlock(&loans->lock);
-  free(loan);
+  pthread_mutex_unlock(&mappings->lock);
+  free(mapping);
 }
 
-static bool is_referenced(struct fault_loans *loans, const struct iovec *piece)
+static bool is_referenced(struct fault_mappings *mappings, const struct iovec *piece)
 {
   uintptr_t start = (uintptr_t)piece->iov_base, end = start + piece->iov_len;
-  pthread_mutex_lock(&loans->lock);
-  const struct fault_loan *loan = loans->first;
-  while (loan && (start < loan->start || end > loan->end)) {
-    loan = loan->next;
+  pthread_mutex_lock(&mappings->lock);
+  const struct fault_mapping *mapping = mappings->first;
+  while (mapping && (start < mapping->start || end > mapping->end)) {
+    mapping = mapping->next;
   }
-  pthread_mutex_unlock(&loans->lock);
-  return loan != NULL;
+  pthread_mutex_unlock(&mappings->lock);
+  return mapping != NULL;
 }
 
 static void let_go(struct fault_held *held)
@@ -71,12 +71,12 @@ static void let_go(struct fault_held *held)
   held->count--;
 }
 
-void harp_fault_keep(struct fault_held *held, struct fault_loans *loans,
+void harp_fault_keep(struct fault_held *held, struct fault_mappings *mappings,
                      const struct harp_tx_frame *frame, uint64_t due_ns)
 {
   for (unsigned i = 1; i < frame->iov_count; i++) {
     const struct iovec *piece = &frame->iov[i];
-    if (!is_referenced(loans, piece)) {
+    if (!is_referenced(mappings, piece)) {
       continue;
     }
     if (held->count == FAULT_HELD) {

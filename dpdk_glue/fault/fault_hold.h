@@ -12,22 +12,23 @@
 
 #include "harp/frame.h"
 
-struct fault_loan {
-  struct fault_loan *next;
+struct fault_mapping {
+  struct fault_mapping *next;
   uintptr_t start, end;
 };
 
-/* The memory ranges that dma_map gave to a port. Any thread may add and revoke. */
-struct fault_loans {
+/* The memory ranges that dma_map gave to a port. Any thread may add and remove. */
+struct fault_mappings {
   pthread_mutex_t lock;
-  struct fault_loan *first;
+  struct fault_mapping *first;
 };
 
-void harp_fault_references_init(struct fault_loans *loans);
-void harp_fault_references_clear(struct fault_loans *loans);
+void harp_fault_mappings_init(struct fault_mappings *mappings);
+void harp_fault_mappings_clear(struct fault_mappings *mappings);
 /* 0, or -ENOMEM. */
-int harp_fault_track_reference(struct fault_loans *loans, uintptr_t start, uintptr_t end);
-void harp_fault_copy_revoked(struct fault_loans *loans, uintptr_t start, uintptr_t end);
+int harp_fault_mapping_add(struct fault_mappings *mappings, uintptr_t start, uintptr_t end);
+/* Removes one mapping of that range. */
+void harp_fault_mapping_remove(struct fault_mappings *mappings, uintptr_t start, uintptr_t end);
 
 enum { FAULT_HELD = 1024 };
 
@@ -46,7 +47,7 @@ struct fault_held {
 
 /* Keeps references to those parts of the frame that lie in mapped memory, until due_ns. If there
  * is no room, the oldest are released early. */
-void harp_fault_keep(struct fault_held *held, struct fault_loans *loans,
+void harp_fault_keep(struct fault_held *held, struct fault_mappings *mappings,
                      const struct harp_tx_frame *frame, uint64_t due_ns);
 /* Reads and releases the references that are due. */
 void harp_fault_let_go(struct fault_held *held, uint64_t now_ns);

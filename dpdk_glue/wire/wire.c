@@ -60,7 +60,7 @@ struct wire_in {
   struct wire_ring *ring;
   const uint8_t *bytes;
   uint64_t consumed; /* our copy of ring->consumed */
-  uint64_t lent;     /* end of the frames that the last receive returned */
+  uint64_t received; /* end of the frames that the last receive returned */
 };
 
 /* One queue, used by one poller. The counters run since the last count. */
@@ -201,13 +201,13 @@ static void forbid(const struct wire_port *wire, const struct wire_in *in, uint6
 }
 
 /* Returns the last receive's bytes to the writer. */
-static void give_back(struct wire_port *wire, struct wire_in *in, unsigned from)
+static void release(struct wire_port *wire, struct wire_in *in, unsigned from)
 {
-  if (in->consumed == in->lent) {
+  if (in->consumed == in->received) {
     return;
   }
-  forbid(wire, in, in->consumed, in->lent);
-  in->consumed = in->lent;
+  forbid(wire, in, in->consumed, in->received);
+  in->consumed = in->received;
   atomic_store_explicit(&in->ring->consumed, in->consumed, memory_order_release);
   atomic_thread_fence(memory_order_seq_cst);
   if (!atomic_load_explicit(&in->ring->starved, memory_order_relaxed)) {
@@ -232,17 +232,17 @@ static int take(struct wire_port *wire, struct wire_queue *own, struct wire_in *
 {
   uint64_t written = atomic_load_explicit(&in->ring->written, memory_order_acquire);
   int n = 0;
-  while (n < max && in->lent != written) {
-    const uint8_t *at = in->bytes + (in->lent & wire->mask);
+  while (n < max && in->received != written) {
+    const uint8_t *at = in->bytes + (in->received & wire->mask);
     struct wire_record record;
     ASAN_UNPOISON_MEMORY_REGION(at, sizeof(record));
     memcpy(&record, at, sizeof(record));
-    if (!plausible(wire, &record, in->lent, written - in->lent)) {
-      in->lent = written;
+    if (!plausible(wire, &record, in->received, written - in->received)) {
+      in->received = written;
       own->broken++;
       break;
     }
-    in->lent += record_bytes(record.length);
+    in->received += record_bytes(record.length);
     if (record.skip) {
       continue;
     }
@@ -266,7 +266,7 @@ static int wire_receive(struct harp_port *port, unsigned queue, const struct har
   int n = 0;
   for (unsigned i = 0; i < wire->file.queues; i++) {
     unsigned from = (own->turn + i) % wire->file.queues;
-    give_back(wire, &own->in[from], from);
+    release(wire, &own->in[from], from);
     n += take(wire, own, &own->in[from], frames + n, max - n);
   }
   own->turn = (own->turn + 1) % wire->file.queues;
@@ -284,7 +284,7 @@ static bool must_stay_awake(struct wire_port *wire, struct wire_queue *own)
 {
   for (unsigned q = 0; q < wire->file.queues; q++) {
     const struct wire_out *out = &own->out[q];
-    if (atomic_load(&own->in[q].ring->written) != own->in[q].lent) {
+    if (atomic_load(&own->in[q].ring->written) != own->in[q].received) {
       return true;
     }
     if (out->starving && atomic_load(&out->ring->consumed) != out->consumed) {
@@ -373,7 +373,7 @@ static void connect_rings(struct wire_port *wire)
       struct wire_in *in = &wire->queues[own].in[other];
       in->ring = &file->header->rings[!file->end][other][own];
       in->bytes = harp_wire_bytes(file, !file->end, other, own);
-      in->consumed = in->lent = atomic_load(&in->ring->consumed);
+      in->consumed = in->received = atomic_load(&in->ring->consumed);
       forbid(wire, in, 0, wire->mask + 1);
     }
   }

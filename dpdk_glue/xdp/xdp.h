@@ -31,8 +31,8 @@ struct xdp_counts {
   uint64_t tx_copied, tx_full, tx_errors, rx_lost;
 };
 
-/* A chunk at the stack. It goes back to the fill ring of its socket at the next receive. */
-struct xdp_lent {
+/* A chunk that the stack reads. It goes to the fill ring of its socket at the next receive. */
+struct xdp_rx_chunk {
   struct xdp_socket *socket;
   uint64_t address;
 };
@@ -60,8 +60,8 @@ struct xdp_port {
   struct xdp_counts counts;
   struct xdp_statistics counted; /* the kernel's counts at the last count() */
 
-  struct xdp_lent lent[XDP_BURST];
-  unsigned lent_count;
+  struct xdp_rx_chunk held[XDP_BURST];
+  unsigned held_count;
   uint8_t other[XDP_OTHER_BURST][XDP_OTHER_BYTES];
 };
 

@@ -32,23 +32,23 @@ static const struct xdp_desc *take(struct xdp_socket *xsk)
 }
 
 /* Returns a chunk to the kernel. The fill ring has room for all chunks of its socket. */
-static void give_back(const struct xdp_port *xdp, struct xdp_socket *xsk, uint64_t address)
+static void refill(const struct xdp_port *xdp, struct xdp_socket *xsk, uint64_t address)
 {
   *xdp_address(&xsk->fill, xsk->fill.mine++) = address / xdp->umem.chunk * xdp->umem.chunk;
 }
 
 /* The stack reads a chunk until the next receive. */
-static void lend(struct xdp_port *xdp, struct xdp_socket *xsk, uint64_t address)
+static void hold(struct xdp_port *xdp, struct xdp_socket *xsk, uint64_t address)
 {
-  xdp->lent[xdp->lent_count++] = (struct xdp_lent){xsk, address};
+  xdp->held[xdp->held_count++] = (struct xdp_rx_chunk){xsk, address};
 }
 
-static void take_back(struct xdp_port *xdp)
+static void recycle(struct xdp_port *xdp)
 {
   struct xdp_socket *last = NULL;
-  for (unsigned i = 0; i < xdp->lent_count; i++) {
-    struct xdp_socket *xsk = xdp->lent[i].socket;
-    give_back(xdp, xsk, xdp->lent[i].address);
+  for (unsigned i = 0; i < xdp->held_count; i++) {
+    struct xdp_socket *xsk = xdp->held[i].socket;
+    refill(xdp, xsk, xdp->held[i].address);
     if (last && last != xsk) {
       xdp_ring_submit(&last->fill);
     }
@@ -57,7 +57,7 @@ static void take_back(struct xdp_port *xdp)
   if (last) {
     xdp_ring_submit(&last->fill);
   }
-  xdp->lent_count = 0;
+  xdp->held_count = 0;
 }
 
 /* --- One frame --- */
@@ -92,7 +92,7 @@ static struct harp_rx_frame single(struct xdp_port *xdp, struct xdp_socket *xsk)
   struct harp_tcp_fields fields;
   bool good = xdp->local_sender && harp_frame_tcp_fields(frame, desc->len, &fields) &&
               is_incomplete(xdp, frame, &fields);
-  lend(xdp, xsk, desc->addr);
+  hold(xdp, xsk, desc->addr);
   return whole(frame, desc->len, good);
 }
 
@@ -172,13 +172,13 @@ static bool next_segment(struct xdp_port *xdp, struct xdp_socket *xsk, struct ha
   rest->chunks--;
   payload = payload < rest->left ? payload : rest->left;
   if (payload == 0 && !first) {
-    give_back(xdp, xsk, chunk->addr);
+    refill(xdp, xsk, chunk->addr);
     return false;
   }
   write_headers(frame, rest, payload);
   rest->sequence += payload;
   rest->left -= payload;
-  lend(xdp, xsk, chunk->addr);
+  hold(xdp, xsk, chunk->addr);
   *out = whole(frame, headers + payload, true);
   return true;
 }
@@ -200,7 +200,7 @@ static unsigned count_chunks(struct xdp_ring *rx)
 static void drop(struct xdp_port *xdp, struct xdp_socket *xsk, unsigned count)
 {
   while (count--) {
-    give_back(xdp, xsk, take(xsk)->addr);
+    refill(xdp, xsk, take(xsk)->addr);
   }
   xdp->counts.rx_lost++;
 }
@@ -273,7 +273,7 @@ int harp_xdp_receive(struct harp_port *port, unsigned queue, const struct harp_r
                      struct harp_rx_frame *frames, int max)
 {
   struct xdp_port *xdp = harp_xdp_of(port);
-  take_back(xdp);
+  recycle(xdp);
   int n = xdp->link < 0 ? check_link(xdp) : 0;
   if (n == 0 && other_is_due(xdp)) {
     n = receive_others(xdp, frames, max);

@@ -170,7 +170,7 @@ static void check(void)
   for (int i = 0; i < LINES; i++) {
     check_line(&scene->lines[i]);
   }
-  FUZZ_EXPECT(arena_held() <= memory_at_rest + scene->lent + LINKS_MEMORY);
+  FUZZ_EXPECT(arena_held() <= memory_at_rest + scene->posted_bytes + LINKS_MEMORY);
 }
 
 /* --- Start and end --- */
@@ -299,7 +299,7 @@ static void end(void)
     }
     host_rest();
   }
-  FUZZ_EXPECT(scene->lent == 0 && scene->host->ports_taken == 0);
+  FUZZ_EXPECT(scene->posted_bytes == 0 && scene->host->ports_taken == 0);
   FUZZ_EXPECT(!scene->host->transport->links);
   FUZZ_EXPECT(arena_held() == memory_at_rest);
 }

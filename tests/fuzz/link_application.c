@@ -10,7 +10,7 @@ static void take_back(struct line *line, struct post *post)
     net_deregister(line->link, post->region);
     post->region = NULL;
   }
-  scene->lent -= post->size;
+  scene->posted_bytes -= post->size;
   free(post->data);
   post->data = NULL;
 }
@@ -85,7 +85,7 @@ void post_one(struct line *line, bool to_send, uint32_t size, bool registered)
   }
   FUZZ_EXPECT(!post->request && !post->data);
   *post = (struct post){request, data, size, line->posted++, region};
-  scene->lent += size;
+  scene->posted_bytes += size;
 }
 
 void close_line(struct line *line)

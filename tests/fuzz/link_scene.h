@@ -74,7 +74,7 @@ struct scene {
   struct handle handle; /* of the listener */
   struct line lines[LINES];
   struct conversation conversations[IDS + 1]; /* the last one has no link */
-  size_t lent;                                /* bytes of posted buffers */
+  size_t posted_bytes;                        /* bytes of posted buffers */
   bool wild;                                  /* data of unknown meaning was sent */
 };
 
