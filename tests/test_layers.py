@@ -25,6 +25,7 @@ BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 NEUTRAL = (
     "harp/frame.h",
     "harp/headers.h",
+    "harp/fnv1a.h",
     "harp/counters.h",
     "harp/counters.def",
     "harp/counter_aliases.def",
@@ -79,7 +80,8 @@ LAYERS = {
         ("harp/bench/kernel/*", "plugin/net.h", "plugin/contexts.h", "plugin/nccl/*"),
     ),
     "plugin": Layer(
-        ("plugin/*",), ("plugin/*", "harp/engine/*", "harp/stack/flow.h", "harp/counters.h")
+        ("plugin/*",),
+        ("plugin/*", "harp/engine/*", "harp/stack/flow.h", "harp/counters.h", "harp/fnv1a.h"),
     ),
     "agent": Layer(("harp/agent/*",), ("harp/agent/*", "dpdk_glue/*")),
     "glibc floor": Layer(("harp/glibc_floor*",), ()),
@@ -91,7 +93,7 @@ LAYERS = {
     # Collectives take NCCL's place, too.
     "collectives": Layer(
         ("harp/collectives/*",),
-        ("harp/collectives/*", "harp/bench/netapi.h", "harp/bench/clock.h"),
+        ("harp/collectives/*", "harp/bench/netapi.h", "harp/bench/clock.h", "harp/fnv1a.h"),
     ),
     "measure": Layer(("tools/measure/*",), ("harp/stack.h", "harp/stack/flow.h", *NEUTRAL)),
     "forwarder": Layer(("tools/attacker/forwarder.*",), ("tools/attacker/*", "dpdk_glue/port.h")),

@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "harp/fnv1a.h"
+
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434 /* Linux 5.3; all architectures have this number */
 #endif
@@ -25,17 +27,7 @@ enum { SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE }
 
 /* --- Offers --- */
 
-/* FNV-1a */
-static uint64_t hash(uint64_t sum, const void *data, size_t bytes)
-{
-  const uint8_t *at = data;
-  for (size_t i = 0; i < bytes; i++) {
-    sum = (sum ^ at[i]) * 0x100000001b3;
-  }
-  return sum;
-}
-
-static uint64_t hash_file(uint64_t sum, const char *path)
+static uint64_t hash_file(uint64_t hash, const char *path)
 {
   char text[64];
   int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -43,16 +35,16 @@ static uint64_t hash_file(uint64_t sum, const char *path)
   if (file >= 0) {
     close(file);
   }
-  return hash(sum, text, bytes > 0 ? (size_t)bytes : 0);
+  return fnv1a_64(hash, text, bytes > 0 ? (size_t)bytes : 0);
 }
 
-static uint64_t hash_namespace(uint64_t sum, const char *path)
+static uint64_t hash_namespace(uint64_t hash, const char *path)
 {
   struct stat status;
   if (stat(path, &status)) {
-    return sum;
+    return hash;
   }
-  return hash(sum, &status.st_ino, sizeof status.st_ino);
+  return fnv1a_64(hash, &status.st_ino, sizeof status.st_ino);
 }
 
 /* Pids mean the same in one PID namespace. A network namespace is a host to HARP, such as a pod.
@@ -60,10 +52,10 @@ static uint64_t hash_namespace(uint64_t sum, const char *path)
 static uint64_t host_hash(void)
 {
   const char *divided = getenv("NCCL_HOSTID");
-  uint64_t sum = hash_file(0xcbf29ce484222325, "/proc/sys/kernel/random/boot_id");
-  sum = hash_namespace(sum, "/proc/self/ns/pid");
-  sum = hash_namespace(sum, "/proc/self/ns/net");
-  return divided ? hash(sum, divided, strlen(divided)) : sum;
+  uint64_t hash = hash_file(FNV1A_64_BEGIN, "/proc/sys/kernel/random/boot_id");
+  hash = hash_namespace(hash, "/proc/self/ns/pid");
+  hash = hash_namespace(hash, "/proc/self/ns/net");
+  return divided ? fnv1a_64(hash, divided, strlen(divided)) : hash;
 }
 
 static bool wanted(void)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "harp/engine/nic_sysfs.h"
+#include "harp/fnv1a.h"
 
 #define ONE_GUID 0x50524148 /* of the only device under HARP_DEVICES=1; equal on every rank */
 
@@ -17,16 +18,7 @@ static uint32_t speed_of(const struct harp_config *config, const char *root)
   return speed ? speed : HARP_SPEED_UNKNOWN_MBPS;
 }
 
-/* FNV-1a, 64 bits. */
-static uint64_t hash(const char *text)
-{
-  uint64_t value = 14695981039346656037u;
-
-  for (; *text; text++) {
-    value = (value ^ (uint8_t)*text) * 1099511628211u;
-  }
-  return value;
-}
+static uint64_t hash(const char *text) { return fnv1a_64(FNV1A_64_BEGIN, text, strlen(text)); }
 
 static bool has_guid(const struct harp_devices *devices, uint64_t guid)
 {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "harp/engine/log.h"
+#include "harp/fnv1a.h"
 
 enum { KINDS = 64 }; /* entries of the rate limiter; a power of two */
 
@@ -32,14 +33,14 @@ static struct {
   struct line lines[HARP_LOG_QUEUE];
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* FNV-1a over everything but digits. */
+/* Of everything but digits. */
 static uint64_t hash_of(const char *text)
 {
-  uint64_t hash = 0xcbf29ce484222325u;
+  uint64_t hash = FNV1A_64_BEGIN;
 
   for (; *text; text++) {
     if (*text < '0' || *text > '9') {
-      hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+      hash = fnv1a_64(hash, text, 1);
     }
   }
   return hash;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "harp/fnv1a.h"
 #include "plugin/link/crc32c.h"
 
 #define HELLO_MAGIC 0x48415250u   /* "HARP" */
@@ -45,15 +46,8 @@ bool token_same(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE])
   return difference == 0;
 }
 
-/* FNV-1a: detects damaged and foreign handles. The token, not this check, protects from forgery. */
-static uint32_t handle_check(const uint8_t *bytes)
-{
-  uint32_t hash = 2166136261u;
-  for (int i = 0; i < 44; i++) {
-    hash = (hash ^ bytes[i]) * 16777619u;
-  }
-  return hash;
-}
+/* Detects damaged and foreign handles. The token, not this check, protects from forgery. */
+static uint32_t handle_check(const uint8_t *bytes) { return fnv1a_32(FNV1A_32_BEGIN, bytes, 44); }
 
 void handle_write(const struct handle *handle, uint8_t out[HANDLE_SIZE])
 {

@@ -9,7 +9,9 @@
 
 #include "plugin/nccl/nccl_types.h"
 
-enum { CHECKED = 44 }; /* bytes of a handle before its check (plugin/link/protocol.h) */
+/* Bytes of a handle before its check (plugin/link/protocol.h). The check is FNV-1a. It is written
+ * out here, because the older release has its own copy, too. */
+enum { CHECKED = 44 };
 
 /* harp/loader.py takes a library with this text for HARP's plugin. */
 const char mark[] = "HARP_CONF_DIR";

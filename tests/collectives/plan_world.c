@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harp/fnv1a.h"
+
 struct links_memory {
   uint8_t bytes[LINK_STAGED * LINK_SLICE];
 };
@@ -128,15 +130,10 @@ static bool compute(struct world *world, int rank)
   return true;
 }
 
-/* FNV-1a, not 0. */
+/* A hash of the step's bytes, not 0. */
 static uint64_t sum_up(const struct step *step)
 {
-  const uint8_t *data = step->data;
-  uint64_t sum = 0xcbf29ce484222325;
-  for (size_t i = 0; i < step->bytes; i++) {
-    sum = (sum ^ data[i]) * 0x100000001b3;
-  }
-  return sum | 1;
+  return fnv1a_64(FNV1A_64_BEGIN, step->data, step->bytes) | 1;
 }
 
 static void acknowledge(struct world *world, int from, int to, const char **wrong)
