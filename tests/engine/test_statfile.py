@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,35 @@ from harp.cli.top import intervals
 from harp.observe import statfile
 from harp.testing import _engine
 from tools.hosts.ranks import wait_until
+
+
+@contextmanager
+def started(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that works until its standard input ends, with one line of text for each answer.
+    It is killed if the test has not ended it."""
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def answer(process: subprocess.Popen[str]) -> str:
+    """The next line that the process prints; empty after its end."""
+    assert process.stdout
+    return process.stdout.readline().rstrip("\n")
+
+
+def end_input(process: subprocess.Popen[str]) -> None:
+    assert process.stdin
+    process.stdin.close()
+
 
 PUBLISHER = """
 import sys
@@ -169,16 +199,11 @@ def test_flow_entry_being_written_is_skipped(run_dir: Path) -> None:
 
 
 def test_file_of_dead_process_is_hidden_and_removed(run_dir: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", PUBLISHER], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    path = Path(process.stdout.readline().strip())
-    assert [one.pid for one in statfile.scan([run_dir])] == [process.pid]
-    other = _engine.StatFile()  # the living are left alone
-    assert path.exists()
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=20)
+    with started(sys.executable, "-c", PUBLISHER) as process:
+        path = Path(answer(process))
+        assert [one.pid for one in statfile.scan([run_dir])] == [process.pid]
+        other = _engine.StatFile()  # the living are left alone
+        assert path.exists()
     assert [one.pid for one in statfile.scan([run_dir])] == [os.getpid()]
     assert path.exists()
     other.close()
@@ -297,15 +322,9 @@ def test_host_sees_statistics_of_container_without_writable_folder(run_dir: Path
     def seen() -> list[statfile.Process]:
         return [one for one in statfile.scan(containers=True) if one.job == job]
 
-    with subprocess.Popen(
-        [*contained, sys.executable, "-c", WITHOUT_PATH, job],
-        env={**os.environ, "HARP_RUN_DIR": str(run_dir)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as container:
-        assert container.stdout and container.stdin
-        assert container.stdout.readline() == "''\n"
+    command = [*contained, sys.executable, "-c", WITHOUT_PATH, job]
+    with started(*command, HARP_RUN_DIR=str(run_dir)) as container:
+        assert answer(container) == "''"
         (process,) = seen()
         assert process.alive and (process.rank, process.pid) == (4321, 1)
         assert list(process.instances[0].values())[3] == 7
@@ -318,8 +337,8 @@ def test_host_sees_statistics_of_container_without_writable_folder(run_dir: Path
         assert [one.rank for one in rates if one.id == process.id] == [4321]
         info = Collector([], containers=True).families()[0]
         assert [of["id"] for _, of, _ in info.samples if of["job_id"] == job] == [process.id]
-        container.stdin.close()
-        assert container.stdout.readline() == "closed\n"
+        end_input(container)
+        assert answer(container) == "closed"
         assert seen() == []
         assert container.wait(30) == 0
 
@@ -386,14 +405,8 @@ def test_wrong_files_of_a_user_are_bounded(
         return read(path, name)
 
     monkeypatch.setattr(statfile, "read", count)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOARDER, stem, str(dumpable)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as hoarder:
-        assert hoarder.stdout and hoarder.stdin
-        assert hoarder.stdout.readline() == "ready\n"
+    with started(sys.executable, "-c", HOARDER, stem, str(dumpable)) as hoarder:
+        assert answer(hoarder) == "ready"
         statfile.scan([], containers=True)
         names = [name for name in looked if name.startswith(stem)]
         assert len(names) == len(set(names)) == 8
@@ -401,5 +414,5 @@ def test_wrong_files_of_a_user_are_bounded(
         monkeypatch.setattr(statfile, "FILES_MOST", 5)
         statfile.scan([], containers=True)
         assert len([name for name in looked if name.startswith(stem)]) == 5
-        hoarder.stdin.close()
+        end_input(hoarder)
         assert hoarder.wait(30) == 0
