@@ -99,8 +99,8 @@ static bool find_rested(const struct harp_local_ports *ports, unsigned queue, un
   return false;
 }
 
-/* Chooses a random port among those that have rested. If there is none, it chooses the port that
- * has rested longest, because a peer may still hold the port in TIME-WAIT. */
+/* Chooses a random port among those that have rested, or else the port that has rested longest. A
+ * peer may still hold a port in TIME-WAIT until it has rested. */
 static bool choose(struct harp_local_ports *ports, unsigned queue, unsigned queues, uint16_t *local)
 {
   unsigned count;

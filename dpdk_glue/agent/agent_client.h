@@ -3,7 +3,7 @@
  * The side of a port that asks the node's agent. The agent opens what takes privileges, or the
  * node's network namespace, and passes the descriptors. No payload passes it.
  *
- * The connection stays open as long as the port. When it ends, the agent takes the ports back as
+ * The connection stays open as long as the port. The agent takes the ports back after its end, as
  * soon as nobody has their sockets. An agent that restarts harms nobody: descriptors stay valid,
  * and the next request connects again.
  *

@@ -264,8 +264,8 @@ int harp_dma_map(struct dma_table *dma, uintptr_t start, uintptr_t end)
   return 0;
 }
 
-/* While a registration exists, extents that count it cover all its pages, and its ends are
- * borders between extents. */
+/* Extents that count a registration cover all its pages, and its ends are borders between extents,
+ * as long as it exists. */
 void harp_dma_revoke(struct dma_table *dma, uintptr_t start, uintptr_t end)
 {
   pthread_mutex_lock(&dma->lock);

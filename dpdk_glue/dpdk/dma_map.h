@@ -2,8 +2,8 @@
 /*
  * The application's memory as the device can address it: whole pages, in extents that do not
  * overlap. Each extent counts the registrations that cover it. Its mapping makes it reachable for
- * the device. If a later registration covers an extent in part, the extent is split. The halves
- * share the mapping, because a mapping cannot be split.
+ * the device. An extent is split when a later registration covers a part of it. The halves share
+ * the mapping, because a mapping cannot be split.
  *
  * One thread at a time maps and revokes. All pollers read without a lock. A lookup that meets a
  * change finds nothing, and the frame is copied. reclaim waits for references that a poller still

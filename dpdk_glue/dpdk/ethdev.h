@@ -115,8 +115,8 @@ int harp_ethdev_transmit(struct harp_port *port, unsigned queue, const struct ha
 void harp_ethdev_flush(struct harp_port *port, unsigned queue);
 int harp_ethdev_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us);
 
-/* Closes the device and opens it again, so that it holds no application memory. If that fails,
- * the device is marked gone. The poller of any queue may call it without holding a gate. Returns
+/* Closes the device and opens it again, so that it holds no application memory. Marks the
+ * device as gone if that fails. The poller of any queue may call it without holding a gate. Returns
  * 0. */
 int harp_ethdev_reset(struct ethdev_port *ethdev);
 

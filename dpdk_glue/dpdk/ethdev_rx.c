@@ -4,7 +4,7 @@
  * buffers, and each buffer becomes a segment. HARP writes the headers again into the headroom in
  * front of each buffer's payload, so the payload does not move.
  *
- * If the device cannot steer by local port, every queue passes foreign frames to their queues.
+ * Every queue passes foreign frames to their queues if the device cannot steer by local port.
  */
 #include <errno.h>
 #include <rte_ip.h>

@@ -177,7 +177,7 @@ static struct rte_mempool *make_pool(const struct ethdev_port *ethdev, unsigned 
   struct rte_pktmbuf_pool_private shape = {
       .mbuf_data_room_size = (uint16_t)(RTE_PKTMBUF_HEADROOM + room)};
   /* Software peers use virtual addresses, so a buffer may cross pages. Buffers laid out page by
-   * page would all fall on the same cache sets. With this flag the pool has no IOVAs, so NICs
+   * page would all fall on the same cache sets. The pool has no IOVAs with this flag, so NICs
    * cannot use it. */
   unsigned flags = ethdev->spec.pci ? 0 : RTE_MEMPOOL_F_NO_IOVA_CONTIG;
   struct rte_mempool *pool = rte_mempool_create_empty(

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hold_us simulates a device that keeps references to the application's memory for hold_us
- * microseconds, and then reads that memory again. If the memory is unmapped by then, the read ends
- * the process.
+ * microseconds, and then reads that memory again. The read ends the process if the memory is
+ * unmapped by then.
  */
 #ifndef HARP_DPDK_GLUE_FAULT_HOLD_H
 #define HARP_DPDK_GLUE_FAULT_HOLD_H
@@ -45,8 +45,8 @@ struct fault_held {
   uint8_t sum; /* of all bytes read, so that the compiler keeps the reads */
 };
 
-/* Keeps references to those parts of the frame that lie in mapped memory, until due_ns. If there
- * is no room, the oldest are released early. */
+/* Keeps references to those parts of the frame that lie in mapped memory, until due_ns. Releases
+ * the oldest early if there is no room. */
 void harp_fault_keep(struct fault_held *held, struct fault_mappings *mappings,
                      const struct harp_tx_frame *frame, uint64_t due_ns);
 /* Reads and releases the references that are due. */

@@ -58,8 +58,8 @@ struct packet_counts {
 /* One queue, used by one poller. */
 struct packet_queue {
   _Alignas(64) int fd; /* receives IPv4, and also ARP if there is one queue */
-  /* With several queues, the fanout group gives a frame to only one of them, but ARP must reach
-   * every stack. A socket on several interfaces gets no error when ours goes down. This socket
+  /* The fanout group of several queues gives a frame to only one of them, but ARP must reach every
+   * stack. A socket on several interfaces gets no error when ours goes down. This socket
    * receives ARP and such errors; -1 with one queue on one interface. */
   int arp_fd;
   int epoll_fd;             /* watches both sockets; -1 without arp_fd */

@@ -7,9 +7,9 @@
  *   | ... | vnet header | header_length bytes | placed | gap | next placed | the rest ... |
  *                                             ^ front
  *
- * The header ends at front. With a hint, the kernel writes the `placed` bytes and the `next placed`
- * bytes to the addresses where they belong. It leaves equal gaps in the slot. If the guess was
- * wrong, copying the placed bytes into these gaps makes the frame contiguous. This one repair
+ * The header ends at front. The kernel writes the `placed` bytes and the `next placed` bytes to the
+ * addresses where they belong, if there is a hint. It leaves equal gaps in the slot. Copying the
+ * placed bytes into these gaps makes the frame contiguous after a wrong guess. This one repair
  * covers every wrong guess.
  *
  * A frame with bytes in two places is reported as several frames, each with a header of its own.

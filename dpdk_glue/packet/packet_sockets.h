@@ -25,8 +25,8 @@ struct packet_sockets {
   struct harp_netdev device;
   unsigned queue_count;
   int data[PACKET_QUEUES]; /* receives IPv4, and also ARP if there is one queue; -1: none */
-  /* With several queues, the fanout group gives a frame to only one of them, but ARP must reach
-   * every stack. A socket on several interfaces gets no error when ours goes down. This socket
+  /* The fanout group of several queues gives a frame to only one of them, but ARP must reach every
+   * stack. A socket on several interfaces gets no error when ours goes down. This socket
    * receives ARP and such errors; -1 with one queue on one interface. */
   int arp[PACKET_QUEUES];
   int control;        /* a datagram socket in the interface's namespace, for its state; -1: none */

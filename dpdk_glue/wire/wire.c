@@ -7,7 +7,7 @@
  * segmentation), so nothing is summed and nothing is segmented. The frame is copied once, into the
  * ring. The reader gets pointers into the ring and frees the bytes at its next receive.
  *
- * If the peer dies, its end stays unchanged. The rings fill up and transmit returns -EAGAIN, as
+ * The end of a peer that died stays unchanged. The rings fill up and transmit returns -EAGAIN, as
  * with a device that has stopped. A new process on that end starts with empty rings.
  */
 #include <errno.h>
@@ -33,8 +33,9 @@ enum {
   RECORD_ALIGN = 16,
 };
 
-/* Precedes each frame in a ring. A record and its frame are never split. If they do not fit
- * before the ring's end, a skip record fills the rest and they go to the start. */
+/* Precedes each frame in a ring. A record and its frame are never split. A skip
+ * record fills the rest of the ring, and they go to its start, if they do not fit before its end.
+ */
 struct wire_record {
   uint32_t length; /* bytes of the frame, or bytes to skip, without this record */
   uint16_t segment_size;
@@ -54,8 +55,8 @@ struct wire_out {
   bool unannounced;  /* has frames since the last flush */
 };
 
-/* The reader's state of a ring. With the address sanitizer, only the bytes of received frames
- * are readable. This detects code that trusts a wrong length in a header. */
+/* The reader's state of a ring. The address sanitizer lets it read only the bytes of received
+ * frames. This detects code that trusts a wrong length in a header. */
 struct wire_in {
   struct wire_ring *ring;
   const uint8_t *bytes;

@@ -5,8 +5,8 @@
  *
  * A process holds an end by an open-file-description lock on one byte of the file. The kernel
  * releases the lock when the process exits in any way. One process may hold both ends. The last end
- * to leave removes the file and its doorbells. If both processes were killed, the next process that
- * joins creates the file again.
+ * to leave removes the file and its doorbells. The next process that joins creates the file again
+ * if both processes were killed.
  */
 #ifndef HARP_DPDK_GLUE_WIRE_FILE_H
 #define HARP_DPDK_GLUE_WIRE_FILE_H

@@ -3,8 +3,8 @@
  * NCCL's rings with the Simple protocol: all_reduce, reduce_scatter, all_gather and broadcast.
  *
  * A message is processed in loops, in each of which every rank owns a chunk of at most two steps.
- * In a round, each rank sends a chunk to its successor, in slices of one step. It sends the chunk
- * that it received in the round before. In all_reduce, rank r sends chunk r - s in round s of
+ * Each rank sends one chunk in a round to its successor, in slices of one step. It is the chunk
+ * that the rank received in the round before. In all_reduce, rank r sends chunk r - s in round s of
  * 2 (N - 1). The first N - 1 rounds sum up, and the others distribute the sums. reduce_scatter has
  * only the rounds that sum up, and all_gather only those that distribute. The result of
  * reduce_scatter is block r, so rank r begins with chunk r - 1. broadcast has one chunk, which goes

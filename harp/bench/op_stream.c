@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sendrecv, sendrecv_bidir and pingpong: an iteration is one message of the pass's size, cut into
- * steps. As in NCCL's proxy, steps use a ring of buffers, one per outstanding request.
+ * steps. The steps use a ring of buffers, one per outstanding request, as in NCCL's proxy.
  * all_to_all: as sendrecv_bidir with every other rank. A message of a channel is the block for its
  * target. The block of a rank for itself stays where it is.
  * mixed: an iteration is one uncut message of random size in each direction.

@@ -208,8 +208,8 @@ static int turn_receive(struct pump *pump)
   return received;
 }
 
-/* One pass over both sides. As in NCCL's proxy, a side that posts a request tests none in the same
- * pass. Returns the number of events, or -1. */
+/* One pass over both sides. A side that posts a request tests none in the same pass, as in NCCL's
+ * proxy. Returns the number of events, or -1. */
 static int turn(struct pump *pump)
 {
   int sends = turn_send(pump);

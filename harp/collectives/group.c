@@ -15,8 +15,8 @@
 /*
  * Rounds without an event before a driver sleeps between rounds. A thread that waits for an
  * operation has nothing else to do, so it yields for longer. The group's own thread must leave the
- * cores to the training. If other programs use the core, a yield lasts until the kernel takes it
- * from them, but a sleeper gets it back at once: drivers sleep then.
+ * cores to the training. Drivers sleep earlier on a core that other programs use, too: a yield
+ * there lasts until the kernel takes the core from them, but a sleeper gets it back at once.
  */
 enum {
   YIELDS_WAITING = 400,

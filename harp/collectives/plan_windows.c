@@ -197,8 +197,7 @@ static bool make_memory(struct sharing *sharing)
   return true;
 }
 
-/* While one chunk is exchanged with other hosts, or others still fold it, the next one is folded.
- */
+/* Folds the next chunk while one is exchanged with other hosts, or while others still fold it. */
 static void reduce_chunks(struct sharing *sharing)
 {
   size_t chunks = (sharing->plan->call->out->bytes + WINDOW_CHUNK - 1) / WINDOW_CHUNK;

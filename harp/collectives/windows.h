@@ -5,8 +5,8 @@
  *
  * A window is a sealed memfd without a name. Its owner offers pid and descriptor, and the others
  * open it below /proc. A rank that cannot, for example in another container, makes all ranks of the
- * group use links. A random token proves that the right file is open. Once the owner has mapped it,
- * a seal keeps all others from writing.
+ * group use links. A random token proves that the right file is open. A seal keeps all others from
+ * writing after the owner has mapped the file.
  *
  * Each window counts the signals that its owner has given. All ranks give the same signals in an
  * operation, so a number of signals names a moment in it.

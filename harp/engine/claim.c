@@ -63,8 +63,8 @@ static int check_number(const struct candidates *files, char *error)
       count, ranks, files->folder.path, ranks - count);
 }
 
-/* The distance of a NIC. A NIC that is assigned to another GPU is the last choice. If this
- * process's GPU is unknown, all NICs have the same distance, and the local rank decides. */
+/* The distance of a NIC. A NIC that is assigned to another GPU is the last choice. All
+ * NICs have the same distance if this process's GPU is unknown: the local rank then decides. */
 static unsigned distance(const struct harp_config *config,
                          const struct harp_rank_topology *topology, const char *root)
 {
@@ -206,8 +206,8 @@ static int take_home(struct harp_claim *claim, struct candidates *files, char *e
 
 /* --- The other NICs --- */
 
-/* The exclusive files that this process may claim. The local ranks divide all of them. If the
- * number of local ranks is unknown, each process takes only its home NIC. */
+/* The exclusive files that this process may claim. The local ranks divide all of them. Each
+ * process takes only its home NIC if the number of local ranks is unknown. */
 static unsigned exclusive_quota(const struct candidates *files)
 {
   int ranks = files->topology.local_size, count = count_exclusive(files);

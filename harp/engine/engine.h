@@ -48,7 +48,7 @@ struct harp_engine {
  */
 int harp_engine_open(struct harp_engine **engine, const struct harp_config *config, char *error);
 /* Allocates memory, starts the workers and the port. May block, up to half a second for an address
- * of HARP's own. After an error, the caller closes the engine. Errors: as above. */
+ * of HARP's own. The caller closes the engine after an error. Errors: as above. */
 int harp_engine_start(struct harp_engine *engine, char *error);
 /* Stops the workers and frees everything. No thread may use the engine, its instances or flows. */
 void harp_engine_close(struct harp_engine *engine);

@@ -184,8 +184,9 @@ static unsigned run_posts(struct harp_instance *instance)
   return count;
 }
 
-/* Logs another host that uses HARP's own address. For a shared address, the kernel handles
- * conflicts, and a host with several interfaces may announce it with another hardware address. */
+/* Logs another host that uses HARP's own address. A shared address is not checked: the kernel
+ * handles its conflicts, and a host with several interfaces may announce it with another hardware
+ * address. */
 static void tell_conflict(struct harp_instance *instance)
 {
   const struct harp_port_info *info = &instance->port->info;

@@ -30,8 +30,8 @@ static int number_in(const char *folder, const char *name, int otherwise)
   return value;
 }
 
-/* Whether sysfs shows another interface of the same name. A container may see the host's sysfs. If
- * the interface does not exist at all, the port reports that later. */
+/* Whether sysfs shows another interface of the same name. A container may see the host's sysfs. The
+ * port reports later if the interface does not exist at all. */
 static bool is_namesake(const char *folder, const char *interface)
 {
   unsigned index = if_nametoindex(interface);

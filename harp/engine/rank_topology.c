@@ -132,8 +132,8 @@ static void find_local_rank(struct harp_rank_topology *topology)
 
 /*
  * The process's entry of CUDA_VISIBLE_DEVICES: the only one, or that of its local rank; "":
- * unknown. Without the variable, all GPUs are visible in their order. As in CUDA, blanks before an
- * entry are ignored, and entries after -1 are hidden.
+ * unknown. All GPUs are visible in their order without the variable. Blanks before an entry are
+ * ignored and entries after -1 are hidden, as in CUDA.
  */
 static void visible_entry(int local_rank, char *out, size_t size)
 {

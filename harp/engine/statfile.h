@@ -10,9 +10,9 @@
  * Integers have the host's byte order. The owner holds an exclusive flock while it lives. A file
  * that can be locked belongs to a dead process, and the next process that starts removes it.
  *
- * If no folder takes the file, it has no path: it is in memory, and root of the host finds it among
- * the process's descriptors. If that fails, too, the counters are in plain memory. HARP logs one
- * warning, and the job runs.
+ * The file has no path if no folder takes it: it is then in memory, and root of the host finds it
+ * among the process's descriptors. The counters are in plain memory if that fails, too. HARP logs
+ * one warning, and the job runs.
  */
 #ifndef HARP_ENGINE_STATFILE_H
 #define HARP_ENGINE_STATFILE_H
@@ -135,9 +135,9 @@ struct harp_statfile {
 };
 
 /*
- * Creates and locks the file, and sweeps its folder. If that fails, it uses the fallback folder, a
- * file without a path or plain memory, and logs one warning. 0, or -ENOMEM. May block on the file
- * system.
+ * Creates and locks the file, and sweeps its folder. The next choices are the fallback folder, a
+ * file without a path and plain memory, with one warning in the log. 0, or -ENOMEM. May block on
+ * the file system.
  */
 int harp_statfile_open(struct harp_statfile *file, const struct harp_stat_identity *identity);
 

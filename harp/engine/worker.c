@@ -76,8 +76,8 @@ static void wait_for_work(struct harp_instance *instance, uint64_t now)
 
 /* Sets asleep, checks again for work, then sleeps. A poster does the reverse: it publishes its
  * post, then checks asleep. Both use sequentially consistent operations, so one of them sees the
- * other. The deadline is valid only under the poll lock. If another thread holds the lock, the
- * worker returns and tries again. */
+ * other. The deadline is valid only under the poll lock. The worker returns and
+ * tries again if another thread holds the lock. */
 static void sleep_until_work(struct harp_instance *instance)
 {
   if (!harp_instance_hold(instance)) {

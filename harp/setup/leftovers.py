@@ -12,7 +12,7 @@ _NAME = re.compile(r"[0-9a-f]{16}\.(stat|new|trace)")
 
 
 def is_locked(fd: int) -> bool:
-    """Whether a process holds a lock on the file (flock). If not, `fd` holds one afterwards."""
+    """Whether a process holds a lock on the file (flock). `fd` holds one afterwards if not."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

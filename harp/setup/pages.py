@@ -17,8 +17,8 @@ PLAIN_MIB = 1024  # of ordinary pages, if there are no hugepages: as in dpdk_glu
 
 
 def least_mib(instances: int) -> int:
-    """The least MiB of hugepages that a process can use for a NIC. With fewer, it uses ordinary
-    pages, or declines without an IOMMU."""
+    """The least MiB of hugepages that a process can use for a NIC. A process with fewer uses
+    ordinary pages, or declines without an IOMMU."""
     return _BASE_MIB + _QUEUE_MIB * instances
 
 

@@ -41,15 +41,15 @@ struct harp_flow_ops {
    * receive queue, for harp_flow_read. */
   size_t (*deliver)(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
   /* Returns the contiguous memory for the next `length` bytes of payload, or NULL. The stack may
-   * copy a segment there while it computes the checksum. If the checksum is right, deliver gets
-   * that address. If it is wrong, the bytes there are not received, and a later segment overwrites
+   * copy a segment there while it computes the checksum. deliver gets that address only if the
+   * checksum is right. Otherwise the bytes there are not received, and a later segment overwrites
    * them. The function pointer may be NULL. */
   uint8_t *(*rx_buffer)(void *user, struct harp_tcp *tcp, uint32_t length);
   /* The peer has acknowledged `bytes` more of the pushed bytes. The owner may reuse their memory.
    */
   void (*acked)(void *user, struct harp_tcp *tcp, uint32_t bytes);
-  /* The receive queue has new payload, or the peer's FIN has arrived. If deliver left payload
-   * before the FIN, harp_flow_resume makes this call again after it has delivered the last byte. */
+  /* The receive queue has new payload, or the peer's FIN has arrived. harp_flow_resume makes
+   * this call again after the last byte if deliver left payload before the FIN. */
   void (*readable)(void *user, struct harp_tcp *tcp);
   /* The last call for this flow. The owner may take unread payload now (harp_flow_take). tcp is
    * invalid after the call. error: 0 after an orderly close, else a negative errno (-ECONNRESET,
@@ -107,9 +107,10 @@ void harp_stack_account_pause(struct harp_stack *stack, uint64_t pause_ns);
 uint64_t *harp_stack_counters(struct harp_stack *stack);
 /* Returns the sockets of harp/stack.h; only their layer knows what they are. */
 struct harp_socket_table *harp_stack_sockets(const struct harp_stack *stack);
-/* Sends an ARP probe (RFC 5227, 2.1): a request for our own address, with sender address 0. While
- * the address is tentative, the stack answers neither ARP nor IP for it, and the caller must not
- * open connections. The caller decides the number of probes and their interval. */
+/* Sends an ARP probe (RFC 5227, 2.1): a request for our own address, with sender address 0. The
+ * stack answers neither ARP nor IP for a tentative address, and the caller must not open
+ * connections before the address is its own. The caller decides the number of probes and their
+ * interval. */
 void harp_stack_probe(struct harp_stack *stack);
 /* Ends the tentative state. -EADDRINUSE: another host has the address, or probes for it at the same
  * time; the address then stays tentative for the life of the stack. */

@@ -4,7 +4,7 @@
 `stack(**config)` makes a stack, `dialogue(**config)` a scripted dialogue with a stack, and
 `wire(a, b, **options)` a network of two. A test that takes `either` in place of `dialogue` runs
 twice: with HARP's stack, and with Linux's TCP as the reference. Where HARP differs on purpose, the
-test asks `d.who` and says why. If a test fails, its dialogues and captured wires are written as
+test asks `d.who` and says why. The dialogues and captured wires of a test that fails are written as
 pcapng to its tmp_path, and the report names the files.
 """
 

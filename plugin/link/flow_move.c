@@ -205,8 +205,8 @@ static struct flow_move *begin(struct link_instance *to, uint16_t number)
   return move;
 }
 
-/* Asks the flow's owner to give it away. false: the owner was asked before. While the link closes,
- * its flows must not be read; flow_moves_end then ends the move. */
+/* Asks the flow's owner to give it away. false: the owner was asked before. The flows of
+ * a link that closes must not be read; flow_moves_end then ends the move. */
 static bool request_release(struct flow_move *move)
 {
   int waiting = MOVE_HANDSHAKE;
@@ -269,7 +269,7 @@ void flow_move_lost(struct link_flow *fresh)
   int waiting = MOVE_HANDSHAKE;
   fresh->move = NULL;
   move->fresh = NULL;
-  /* If the move is in a later step, adopt finds that fresh is gone. */
+  /* adopt finds that fresh is gone if the move is in a later step. */
   atomic_compare_exchange_strong(&move->step, &waiting, MOVE_NONE);
 }
 

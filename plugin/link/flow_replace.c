@@ -70,7 +70,7 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now)
   if (view.unacked == 0 || view.send_window == 0) {
     return view.probes >= SILENT_PROBES; /* a peer that is only slow to receive answers probes */
   }
-  /* While this process did not run, answers may have stayed unread. */
+  /* Answers may have stayed unread while this process did not run. */
   uint64_t since = larger(view.last_progress, harp_instance_resumed(flow->instance));
   uint64_t rto = view.rto_us * 1000ull;
   uint64_t stuck = now - since;
@@ -171,7 +171,7 @@ void flow_watch(struct link_flow *flow, uint64_t now)
     }
     return;
   }
-  /* Once the hello is sent, the receiver may have dropped the old connection. The sender cannot
+  /* The receiver may have dropped the old connection once the hello is sent. The sender cannot
    * return to it, so the candidate gets all of timeout_ms. */
   uint64_t time = candidate->state == FLOW_OPENING ? ATTEMPT_TIME
                                                    : flow_config(flow)->timeout_ms * 1000000ull;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which NICs a sending flow uses. A flow has a preferred route, on which it was opened: one of our
- * NICs and an address of the peer. If the route fails and another NIC, here or at the peer, reaches
- * the peer, the flow moves there (flow_move.c) without an error. It moves back when its preferred
- * route works again.
+ * NICs and an address of the peer. The flow moves without an error (flow_move.c) if the route fails
+ * and another NIC, here or at the peer, reaches the peer. It moves back when its preferred route
+ * works again.
  */
 #include <errno.h>
 

@@ -6,10 +6,10 @@
  * Each complete chunk subtracts its length from a receive's word `left`. The last chunk tells the
  * message's size, which is added once. Zero means that the message is complete.
  *
- * A peer with the token may still send contradictory chunks. So a chunk's length is claimed
+ * A peer with the token may still send contradictory chunks. A chunk's length is therefore claimed
  * (`claim`) before its first byte is written. The message cannot be complete while claimed bytes
- * are missing. Once the size is known, the claims cannot exceed it. So a flow never writes to the
- * buffer of a finished request. `edges` shows whether the chunks of a complete message cover it
+ * are missing. The claims cannot exceed the size once it is known. A flow therefore never writes to
+ * the buffer of a finished request. `edges` shows whether the chunks of a complete message cover it
  * without overlap.
  */
 #include <errno.h>
@@ -52,8 +52,8 @@ static bool add_claim(const struct chunk *chunk, uint64_t *word)
   return good;
 }
 
-/* After true, the request stays posted until the chunk is complete, and the fields that irecv
- * published before the claim word are valid. */
+/* true: the request stays posted until the chunk is complete, and the fields that irecv published
+ * before the claim word are valid. */
 static bool claim(struct net_request *request, const struct chunk *chunk)
 {
   uint64_t word = atomic_load_explicit(&request->claim, memory_order_relaxed), next;

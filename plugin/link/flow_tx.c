@@ -20,8 +20,8 @@ static bool has_chunks(const struct net_request *request, uint64_t message)
  * Takes the next chunk of a message; false: none is left. Instances race for it by
  * compare-and-swap. Only the claim word is safe to read before that: the slot may belong to a newer
  * message already, or be half written. The message number in the word keeps a late instance from
- * taking a chunk of a newer message. After a successful claim, the other fields stay valid until
- * the chunk is acknowledged.
+ * taking a chunk of a newer message. A successful claim keeps the other fields valid until the
+ * chunk is acknowledged.
  */
 static bool claim_chunk(struct net_request *request, uint64_t message, uint64_t *index)
 {

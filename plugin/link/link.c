@@ -60,7 +60,7 @@ static bool enter_state(struct net_link *link, enum link_state next)
   static const unsigned from[] = {
       [LINK_OPEN] = 1u << LINK_OPENING,
       [LINK_FAILING] = 1u << LINK_OPENING | 1u << LINK_OPEN,
-      /* While a link is opening, connect waits for all flows, and fails if they do not open. */
+      /* connect waits for all flows of an opening link, and fails if they do not open. */
       [LINK_PEER_CLOSED] = 1u << LINK_OPEN,
       [LINK_FAILED] = 1u << LINK_FAILING,
   };

@@ -339,9 +339,9 @@ void link_peer_closed(struct net_link *link);
 bool link_detach(struct net_link *link);
 /* Detaches the link, and frees it if no worker still uses it. Service thread. */
 void link_destroy(struct net_link *link);
-/* Called before memory that was registered on this link is deregistered. If the link has failed or
- * an outstanding request uses the region, the whole link ends and user memory is not touched
- * afterwards: NCCL frees the memory of a failed communicator before it closes its comms. Service
+/* Called before memory that was registered on this link is deregistered. The whole link ends, and
+ * user memory is not touched afterwards, if it has failed or an outstanding request uses the
+ * region: NCCL frees the memory of a failed communicator before it closes its comms. Service
  * thread. */
 void link_revoke_region(struct net_link *link, const struct net_region *region);
 /* Polls the instances of the link, where that helps (harp_instance_progress). */

@@ -424,8 +424,8 @@ void flow_reset(struct link_flow *flow)
   flow->state = FLOW_CLOSED;
 }
 
-/* Ends the candidate of a flow that closes with FIN. Once the candidate's hello is sent, the peer
- * may have replaced the old connection already, so the candidate must close with FIN, too. */
+/* Ends the candidate of a flow that closes with FIN. The peer may have replaced the old connection
+ * once the candidate's hello is sent, so the candidate must close with FIN, too. */
 static void close_candidate(struct link_flow *candidate)
 {
   if (candidate->state != FLOW_HANDSHAKE || !candidate->tcp) {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A full accept queue: peers retransmit, and no connection is reset.
 
-As Linux does, a listener keeps one connection more than its backlog says.
+A listener keeps one connection more than its backlog says, as Linux does.
 """
 
 from __future__ import annotations

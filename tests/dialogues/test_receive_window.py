@@ -19,8 +19,9 @@ def test_segment_beyond_window_is_acked_and_dropped(either):
 
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_ack_at_right_edge_of_full_window_is_processed(either, beyond):
-    """With a byte lost and the window filled, all that the peer says stands at its right edge: it
-    acknowledges, and is not answered. What stands farther is, and acknowledges nothing."""
+    """A byte is lost and the window is filled, so the peer's segments stand at its right edge. They
+    acknowledge, and are not answered. A segment beyond the edge is answered, and acknowledges
+    nothing."""
     d = either(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
     c.send(b"x" * 100)

@@ -119,7 +119,7 @@ def _is_succeeded(ranks: list[Rank]) -> None:
 def test_killed_parent_is_noticed_despite_child(
     lab: Lab, tmp_path: Path, faults: str, instances: int
 ) -> None:
-    """With the kernel's address, the kernel sends resets to the peers at once: no process holds the
+    """The kernel sends resets to the peers at once if HARP has its address: no process holds the
     ports any more."""
     sites = [
         packet_site(tmp_path / str(host.index), host, faults=faults, instances=instances)

@@ -107,8 +107,8 @@ def test_clean_transfer_draws_no_tshark_complaint(
     """Every byte is right, and no finding has severity warning or above.
 
     A host that gets no CPU for milliseconds acknowledges late, and its peer retransmits. This is
-    the machine's fault, so the test tries several times. If every try is disturbed, it passes
-    without proof (with HARP_TEST_FULL=1, for a quiet machine, it fails). A wrong segment fails the
+    the machine's fault, so the test tries several times. It passes without proof if every try is
+    disturbed (it fails with HARP_TEST_FULL=1, for a quiet machine). A wrong segment fails the
     first try.
     """
     seen = []

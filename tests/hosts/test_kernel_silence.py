@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""While HARP moves a job's bytes, the kernels send TCP only for the ranks' rendezvous."""
+"""The kernels send TCP only for the ranks' rendezvous while HARP moves a job's bytes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 """The plugin's life cycle under valgrind: load, init, verified transfers, close, finalize, unload,
 twice. valgrind finds no use of uninitialised or freed memory, and no leak.
 
-The other rank runs without valgrind; both send and receive. With HARP_TEST_FULL=1 the test also
-runs over packet sockets and DPDK, and with several instances."""
+The other rank runs without valgrind; both send and receive. The test also runs over
+packet sockets and DPDK, and with several instances, if HARP_TEST_FULL=1 is set."""
 
 from __future__ import annotations
 

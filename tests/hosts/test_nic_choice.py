@@ -85,7 +85,7 @@ def test_every_device_of_every_rank_uses_its_nic(rails: Rails, tmp_path: Path) -
 
 
 def test_nic_of_listener_decides(rails: Rails, tmp_path: Path) -> None:
-    """With NCCL's crossNic, the device of connect differs from that of listen."""
+    """The device of connect differs from that of listen, as with NCCL's crossNic."""
     with pair(rails, tmp_path) as scene:
         one, other = scene.ranks
         for theirs in range(COUNT):

@@ -125,8 +125,8 @@ class Rank:
         return masks
 
     def resources(self) -> dict[str, int]:
-        """Counts of the resources that a plugin could leak. With a sanitizer, anonymous mappings
-        are not counted, since it has some of its own."""
+        """Counts of the resources that a plugin could leak. Anonymous mappings do not count in a
+        build with a sanitizer, which has some of its own."""
         named, anonymous = mappings()
         return {
             "descriptors": len(os.listdir("/proc/self/fd")),
@@ -410,7 +410,7 @@ class Rank:
 
     def abort(self, comm: int, buffer: int, mhandle: Optional[int] = None) -> float:
         """Closes a comm with outstanding requests and unmaps the buffer at once, so a later access
-        crashes this process. With mhandle, the memory is deregistered and unmapped shortly before
+        crashes this process. The memory of an mhandle is deregistered and unmapped shortly before
         the comm is closed. Returns the duration of close in ms."""
         if mhandle is None:
             took = self.close(comm)

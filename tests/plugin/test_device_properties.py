@@ -36,8 +36,8 @@ Told = dict[int, list[dict[str, Any]]]  # properties of each device, by version 
 
 class Host:
     """A host with two sockets and four PCI bridges per socket. There is a GPU below each bridge, a
-    NIC below the first ones, and a configuration file for each NIC. With a namespace, ranks share
-    the NICs; else a NIC serves one rank."""
+    NIC below the first ones, and a configuration file for each NIC. Ranks share the NICs of a
+    namespace; a NIC serves one rank without it."""
 
     def __init__(self, root: Path, nics: int = RANKS, namespace: Optional[LabHost] = None) -> None:
         self.root = root
@@ -215,7 +215,7 @@ def test_properties_are_equal_if_ranks_share_nics(
 
 
 def test_one_device_is_equal_on_every_rank(host: Host) -> None:
-    """With HARP_DEVICES=1 every version of NCCL works, with one NIC for each rank."""
+    """Every version of NCCL works with HARP_DEVICES=1, with one NIC for each rank."""
     order = random.Random(3).sample(range(RANKS), RANKS)
     ranks = [host.rank(number, HARP_DEVICES="1") for number in order]
     try:

@@ -76,8 +76,8 @@ def cost(folder: Path, function: str, ports: int) -> int:
 @pytest.mark.skipif(SANITIZED, reason="the sanitizer's instructions count, too")
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind")
 def test_syn_cost_does_not_depend_on_listener_count(tmp_path: Path) -> None:
-    """With 4096 places, half of them handshakes, and twenty listeners or four thousand: nothing
-    is searched. Its answer, for which a neighbour has to be asked, is the most of it."""
+    """The stack has 4096 connections, half of them handshakes, and twenty listeners or four
+    thousand. It searches none of them. Most of a SYN's cost is the ARP request for its answer."""
     few, many = (cost(tmp_path, "tcp_input", ports) for ports in (20, 4000))
     print(f"a SYN takes {few} instructions, at 4000 listeners {many}")
     assert 500 < few < 4000

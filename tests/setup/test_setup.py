@@ -212,7 +212,7 @@ def test_key_that_contradicts_file_is_refused(host: Host) -> None:
 
 @pytest.mark.slow
 def test_one_nic_may_have_several_files(host: Host) -> None:
-    """With its own address, a file serves only one process."""
+    """A file with an address of its own serves only one process."""
     before = host.state()
 
     def asked(*numbers: int) -> list[str]:

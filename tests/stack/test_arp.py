@@ -376,7 +376,7 @@ def test_unannounced_mac_change_is_found_by_reresolution(ethernet):
 
 
 def test_reachable_neighbour_is_probed_before_mac_changes(ethernet):
-    """While a neighbour answers unicast requests, no other host gets its frames."""
+    """No other host gets a neighbour's frames while it answers unicast requests."""
     d = ethernet(on_arp=True)
     c = d.open_passive()
     d.on_arp = d.strict = False

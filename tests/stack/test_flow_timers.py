@@ -56,7 +56,7 @@ def test_user_timeout_lasts_as_configured(wire, timeout_ms):
 
 
 def test_full_device_is_not_a_dead_peer(wire):
-    """For a while it takes nothing, probes neither: they are no keepalives without an answer."""
+    """The device takes no frame for a while, and no probe: these are no unanswered keepalives."""
     w, a, b = pair(wire)
     one, other = connect_flows(w, a, b)
     one.set_timeout(1000)

@@ -211,7 +211,7 @@ def test_transfers_complete_with_tiny_packet_pool(wire, seed):
 
 
 def test_acked_data_frees_packet_buffers(dialogue):
-    """While the connection goes on, and no sooner."""
+    """The buffers are free while the connection goes on, and not before the acknowledgement."""
     d = dialogue()
     c = d.open_passive()
     c.send(b"x" * 14_600)

@@ -114,7 +114,8 @@ def test_ready_reports_freed_packet_memory(dialogue):
 
 
 def test_ready_waits_for_packet_memory(dialogue):
-    """When a socket has room again, others hold the memory: it is told when that is back."""
+    """Others hold the packet memory when a socket has room again: it is ready once
+    the memory is back."""
     d = dialogue(packets=32, sndbuf=20_000, delayed_ack_us=0)
     listener = d.listen(80)
     socks = []

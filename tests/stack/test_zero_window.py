@@ -440,8 +440,8 @@ def test_two_zero_windows_do_not_exchange_acks_endlessly(wire, seconds):
 
 
 def test_orphan_with_zero_window_is_reset_after_max_rto(dialogue):
-    """As Linux: the peer answers each probe with a zero window. When the RTO has reached its
-    maximum, it gets a RST. While the socket is open, the probes continue."""
+    """The peer answers each probe with a zero window. It gets a RST when the RTO has reached its
+    maximum, as from Linux. The probes continue while the socket is open."""
     d = dialogue(rto_min_us=200_000, rto_max_us=5_000_000)
     d.strict = False
     kept = d.open_passive(window=0)

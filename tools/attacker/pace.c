@@ -135,8 +135,8 @@ static void report(const struct flood *flood, uint64_t took_ns)
   fflush(stdout);
 }
 
-/* Sends frames at every tick. After a delay of more than a few ticks on a busy machine, the
- * missed frames are dropped. The rate is an upper bound, and the report has the real number. */
+/* Sends frames at every tick. Missed frames are dropped after a delay of more than a few ticks,
+ * which a busy machine causes. The rate is an upper bound, and the report has the real number. */
 int flood_run(struct flood *flood, const struct attack *attack)
 {
   struct crowd crowd = {0};

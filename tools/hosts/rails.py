@@ -27,8 +27,8 @@ SYSCTLS = {
 @dataclass(frozen=True)
 class Rails:
     """The NICs of a lab's hosts; `count`: of each host. `one_subnet`: all of them have addresses in
-    one subnet and are ports of one bridge, so each NIC reaches every NIC of the other host. If it
-    is false, NIC i reaches NIC i of the other host only, in a subnet of their own."""
+    one subnet and are ports of one bridge, so each NIC reaches every NIC of the other host. False:
+    NIC i reaches NIC i of the other host only, in a subnet of their own."""
 
     lab: Lab
     count: int
@@ -86,7 +86,7 @@ def add_rails(
     if one_subnet:
         _ip("-n", first.namespace, "link", "add", "rails", "type", "bridge", "stp_state", 0)
         _ip("-n", first.namespace, "link", "set", "rails", "up")
-        # The bridge is the switch. Without this, it answers ARP for the addresses of its host.
+        # The bridge is the switch. It must not answer ARP for the addresses of its host.
         first.write("/proc/sys/net/ipv4/conf/rails/arp_ignore", "8")
     for host in lab.hosts:
         values = dict.fromkeys(SYSCTLS, 0) if linux_defaults else SYSCTLS

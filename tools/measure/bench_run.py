@@ -181,7 +181,7 @@ class Bench:
     def _best(
         self, lab: Lab, group: Group, cells: dict[int, Cell], choices: Sequence[Transport]
     ) -> Best:
-        """For each size, the fastest choice. The faster of a choice's runs counts: other work can
+        """The fastest choice for each size. The faster of a choice's runs counts: other work can
         only slow a run down. Sizes at which every choice failed are left out."""
         sizes = tuple((row.size, _trial_iterations(row), 5) for row in group)
         best: Best = {}

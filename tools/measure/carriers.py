@@ -2,8 +2,8 @@
 """Shows whether HARP or the kernel carried the bytes, by kernel counters and a capture.
 
 The kernel counts the TCP segments that it sends in TcpOutSegs, and retransmissions in
-TcpRetransSegs. When HARP moves the data, the kernels may send only the control connection of the
-ranks' rendezvous. A capture on the wire shows the number of its segments, and the ports of the
+TcpRetransSegs. The kernels may send only the control connection of the ranks' rendezvous when HARP
+moves the data. A capture on the wire shows the number of its segments, and the ports of the
 other segments. The interface also counts frames that no packet socket sees.
 """
 

@@ -7,8 +7,8 @@
  * A pipe shows the kernel's copies. Each page of a pipe begins with the page, and so the user's
  * buffer sets the distance. Only the copying system call is timed.
  *
- * Usage: harp-copies MILLISECONDS DISTANCE... For each way to copy and each distance it prints
- * "WAY DISTANCE GB/s" (10^9 bytes), the fastest of three measurements of that duration each.
+ * Usage: harp-copies MILLISECONDS DISTANCE... It prints "WAY DISTANCE GB/s" (10^9 bytes) for each
+ * way to copy and each distance: the fastest of three measurements of that duration each.
  */
 #include <errno.h>
 #include <fcntl.h>

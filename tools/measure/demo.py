@@ -2,7 +2,7 @@
 """The demo: all-reduce over two hosts, then four, over kernel TCP and over HARP on the same wire,
 and over HARP with DPDK on links of shared memory.
 
-Every byte is verified. For every row of HARP, the kernels' counters and a capture show that HARP
+Every byte is verified. The kernels' counters and a capture show for every row of HARP that HARP
 carried the bytes. No packet socket sees the frames of xdp devices, so the interface's counters show
 them. In these rows the kernels' own TCP talks on the same interface meanwhile.
 """

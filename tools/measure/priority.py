@@ -18,7 +18,7 @@ def going_first(wanted: bool = True) -> Iterator[None]:
         yield
         return
     usual, group = os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/autogroup")
-    # With autogroups, the kernel weighs sessions instead of processes: "/autogroup-7 nice 0".
+    # The kernel's autogroups weigh sessions instead of processes: "/autogroup-7 nice 0".
     weight = group.read_text().split()[-1] if group.exists() else None
     os.setpriority(os.PRIO_PROCESS, 0, NICE_FIRST)
     try:

@@ -142,7 +142,7 @@ static void hold(struct relay_path *path, uint32_t length, uint64_t now_ns)
   frame->data = spare;
 }
 
-/* Appends held frame i to the queue. If the queue is full, the frame waits longer. */
+/* Appends held frame i to the queue. The frame waits longer if the queue is full. */
 static void let_go(struct relay_path *path, uint32_t i, uint64_t now_ns)
 {
   if (path->used == path->spec->queue) {

@@ -118,7 +118,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   socket_ready(s);
 }
 
-/* As in Linux, the accept queue holds one connection more than the backlog. */
+/* The accept queue holds one connection more than the backlog, as in Linux. */
 static bool on_full(void *user)
 {
   const struct harp_socket *server = user;

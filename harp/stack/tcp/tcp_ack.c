@@ -106,7 +106,7 @@ static bool is_duplicate_ack(const struct harp_tcp *tcp, const struct tcp_ack_nu
          tcp->snd.wnd == window;
 }
 
-/* Without SACK, a duplicate ACK shows that one segment has left the network. */
+/* A duplicate ACK of a peer without SACK shows that one segment has left the network. */
 static void duplicate_ack(struct harp_tcp *tcp, struct harp_ack_result *result)
 {
   result->duplicate = true;

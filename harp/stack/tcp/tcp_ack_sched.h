@@ -18,8 +18,8 @@ void tcp_ack_at_once(struct harp_tcp *tcp);
  */
 void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
                       bool at_once);
-/* More payload of a burst has arrived. If an acknowledgement is due, it will cover this payload
- * too. false: no acknowledgement is due yet. */
+/* More payload of a burst has arrived. An acknowledgement that is due will cover this payload, too.
+ * false: no acknowledgement is due yet. */
 static inline bool tcp_ack_extend(struct harp_tcp *tcp)
 {
   bool owed = tcp->ack.state != ACK_IDLE && tcp->dirty;

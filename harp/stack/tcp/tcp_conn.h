@@ -85,8 +85,8 @@ uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer);
 /* Half-open connections of listeners. tcp_become_established and tcp_finish remove them again. */
 void tcp_join_half_open(struct harp_listener *listener, struct harp_tcp *tcp);
 /* Drops the oldest half-open connection of a list to make room. least: its minimum age, ns; 0: any
- * age. false: it is NULL because the list is empty, or it is younger than least. With least, also
- * false: its handshake is complete, and it waits for the accept queue. */
+ * age. false: it is NULL because the list is empty, or it is younger than least. Also
+ * false if least is not 0: its handshake is complete, and it waits for the accept queue. */
 bool tcp_drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least);
 /* Returns the first connection of a list linked by tcp->turn; NULL: the list is empty. */
 struct harp_tcp *tcp_oldest_of(struct harp_list *turns);

@@ -85,7 +85,7 @@ static bool may_send_data(const struct harp_tcp *tcp)
 }
 
 /* Limited transmit (RFC 3042): one segment has left the network for each of the first two duplicate
- * ACKs. With SACK, tcp_in_flight accounts for it. */
+ * ACKs. tcp_in_flight accounts for it on a connection with SACK. */
 static uint32_t limited_transmit(const struct harp_tcp *tcp)
 {
   bool counts = !tcp->sack && tcp->recovery == RECOVERY_NONE;
@@ -135,8 +135,8 @@ static bool tail_waits(const struct harp_tcp *tcp)
 }
 
 /*
- * Returns how many unsent bytes to send now. If not all of them fit, it sends full segments only.
- * It sends a short segment only at the end of the data, or if it fills half of the largest window
+ * Returns how many unsent bytes to send now: all of them, or full segments if not all of them fit.
+ * A short segment is sent only at the end of the data, or if it fills half of the largest window
  * that the peer has offered.
  */
 static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_t room)

@@ -367,8 +367,8 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max)
 }
 
 /* Returns how many bytes could be received now. Payload that the owner takes at once needs no
- * memory, so other connections that use all of it must not stop this flow. If the owner takes no
- * payload and there is no memory, the stack drops it. */
+ * memory, so other connections that use all of it must not stop this flow. The stack drops payload
+ * that the owner does not take if there is no memory. */
 static uint32_t receive_room(const struct harp_tcp *tcp)
 {
   uint32_t room = tcp->rcv.buf > tcp->rcv.queued ? tcp->rcv.buf - tcp->rcv.queued : 0;

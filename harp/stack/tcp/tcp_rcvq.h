@@ -26,8 +26,8 @@ void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet);
 /* RCV.NXT has passed the FIN: frees data that the peer has sent beyond its FIN. */
 void tcp_rcvq_at_end(struct harp_tcp *tcp);
 void tcp_rcvq_clear(struct harp_tcp *tcp);
-/* [start, end) was received before: reports it by DSACK (RFC 2883). Adjacent ranges are merged. If
- * there are several separate ranges between two acknowledgements, only the first is reported. */
+/* [start, end) was received before: reports it by DSACK (RFC 2883). Adjacent ranges are merged.
+ * Only the first of several separate ranges between two acknowledgements is reported. */
 void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end);
 /* Writes the SACK blocks to send: a DSACK first, then the most recent blocks. Returns how many. */
 int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max);

@@ -7,7 +7,7 @@
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 
-/* RFC 6298, 2.3. As in Linux, the floor applies to the RTTVAR term: a peer may delay an ACK by that
+/* RFC 6298, 2.3. The floor applies to the RTTVAR term, as in Linux: a peer may delay an ACK by that
  * time, whatever the RTT. */
 static void set_rto(struct harp_tcp *tcp)
 {

@@ -140,7 +140,7 @@ void tcp_arm_rto(struct harp_tcp *tcp)
 
 void tcp_arm_tail_probe(struct harp_tcp *tcp)
 {
-  /* While the window is closed, only the persist timer sends. */
+  /* Only the persist timer sends while the window is closed. */
   bool useful = tcp->sack && tcp->recovery == RECOVERY_NONE && tcp->flight.oldest && tcp->snd.wnd &&
                 !tcp->flight.sacked_out && !tcp->flight.lost_out && !tcp->tlp.outstanding &&
                 tcp->rtt.srtt;

@@ -13,8 +13,8 @@
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
 
-/* The end of a TLP episode (RFC 8985, 7.4). If the probe was a retransmission, an ACK of exactly
- * its end may answer the original; then a DSACK follows. */
+/* The end of a TLP episode (RFC 8985, 7.4). An ACK of exactly the probe's end may answer the
+ * original segment if the probe was a retransmission; then a DSACK follows. */
 void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   if (!tcp->tlp.is_copy) {

@@ -18,7 +18,7 @@ void tcp_undo_on_dsack(struct harp_tcp *tcp, const struct harp_ack_result *resul
 
 /* length bytes were retransmitted. */
 void tcp_undo_on_retransmit(struct harp_tcp *tcp, uint32_t length);
-/* Recovery has ended. For one more RTO, a DSACK may still cause an undo. */
+/* Recovery has ended. A DSACK may still cause an undo for one more RTO. */
 void tcp_undo_recovery_ended(struct harp_tcp *tcp);
 
 #endif
