@@ -16,7 +16,7 @@
 #include "dpdk_glue/fail.h"
 
 enum {
-  PATIENCE_S = 15,   /* for one step: connect, send, receive */
+  TIMEOUT_S = 15,    /* for one step: connect, send, receive */
   RESTART_MS = 5000, /* an agent that restarts listens again within this time */
   RETRY_MS = 50,
 };
@@ -34,15 +34,15 @@ void harp_agent_close(const struct harp_agent *agent) { harp_descriptor_close(ag
 static int dial(struct harp_agent *agent)
 {
   struct sockaddr_un name = {.sun_family = AF_UNIX};
-  const struct timeval patience = {.tv_sec = PATIENCE_S};
+  const struct timeval timeout = {.tv_sec = TIMEOUT_S};
   harp_agent_close(agent);
   agent->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (agent->fd < 0) {
     return -errno;
   }
   memcpy(name.sun_path, agent->path, sizeof(name.sun_path));
-  setsockopt(agent->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-  setsockopt(agent->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  setsockopt(agent->fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+  setsockopt(agent->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   return connect(agent->fd, (struct sockaddr *)&name, sizeof(name)) < 0 ? -errno : 0;
 }
 

@@ -36,7 +36,7 @@ static char complaint[COMPLAINT_SIZE];
 static size_t complaint_used;
 static bool complaint_whole; /* the first line is the cause; later lines only follow from it */
 
-static ssize_t hear(void *cookie, const char *text, size_t length)
+static ssize_t keep_complaint(void *cookie, const char *text, size_t length)
 {
   pthread_mutex_lock(&complaint_lock);
   for (size_t i = 0; i < length && !complaint_whole; i++) {
@@ -63,7 +63,7 @@ void harp_eal_forget_complaint(void)
 
 static int listen_to_log(void)
 {
-  FILE *log = fopencookie(NULL, "w", (cookie_io_functions_t){.write = hear});
+  FILE *log = fopencookie(NULL, "w", (cookie_io_functions_t){.write = keep_complaint});
   if (!log) {
     return -ENOMEM;
   }

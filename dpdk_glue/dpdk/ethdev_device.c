@@ -329,7 +329,7 @@ static int attach_failed(const struct ethdev_spec *spec, int code, char *error)
  * A virtio_user server waits for its peer without a limit. After a timeout this watchdog connects
  * in the peer's place, which ends the wait.
  */
-struct patience {
+struct watchdog {
   const char *socket;
   int done; /* eventfd */
   bool ended;
@@ -337,11 +337,11 @@ struct patience {
 
 static void *open_watchdog(void *argument)
 {
-  struct patience *patience = argument;
-  struct pollfd done = {.fd = patience->done, .events = POLLIN};
+  struct watchdog *watchdog = argument;
+  struct pollfd done = {.fd = watchdog->done, .events = POLLIN};
   for (int wait = PEER_WAIT_MS; poll(&done, 1, wait) == 0; wait = 200) {
-    patience->ended = true;
-    try_socket(patience->socket);
+    watchdog->ended = true;
+    try_socket(watchdog->socket);
   }
   return NULL;
 }
@@ -352,19 +352,19 @@ static int probe(const struct ethdev_spec *spec, char *error)
     int rc = rte_dev_probe(spec->devargs);
     return rc < 0 ? attach_failed(spec, rc, error) : 0;
   }
-  struct patience patience = {.socket = spec->socket, .done = eventfd(0, EFD_CLOEXEC)};
+  struct watchdog watchdog = {.socket = spec->socket, .done = eventfd(0, EFD_CLOEXEC)};
   pthread_t thread;
-  if (patience.done < 0 || pthread_create(&thread, NULL, open_watchdog, &patience) != 0) {
+  if (watchdog.done < 0 || pthread_create(&thread, NULL, open_watchdog, &watchdog) != 0) {
     return harp_port_fail(error, -EAGAIN,
                           "dpdk:%.150s: no thread or no descriptor left: raise "
                           "the limits (ulimit -u, -n)",
                           spec->name);
   }
   int rc = rte_dev_probe(spec->devargs);
-  eventfd_write(patience.done, 1);
+  eventfd_write(watchdog.done, 1);
   pthread_join(thread, NULL);
-  close(patience.done);
-  if (rc < 0 && patience.ended) {
+  close(watchdog.done);
+  if (rc < 0 && watchdog.ended) {
     return harp_port_fail(error, -ENOTCONN,
                           "dpdk:%.60s: no peer connected to %.107s within %u s: start "
                           "the other side (net_vhost with client=1)",

@@ -199,7 +199,7 @@ static int check_mtu(const struct xdp_port *xdp, char *error)
                         xdp->spec.interface, xdp->port.info.mtu, most, xdp->spec.interface);
 }
 
-/* On an address of HARP's own, all ports that it may use are its own, too. */
+/* HARP owns all ports that it may use on an address of its own. */
 static void hold_own(struct xdp_port *xdp, const struct harp_port_config *config)
 {
   uint16_t first = config->ports_first, last = first ? config->ports_last : UINT16_MAX;
@@ -259,11 +259,11 @@ static int open_here(struct xdp_port *xdp, const struct harp_port_config *config
 
 static void init_ports(struct xdp_port *xdp, const struct harp_port_config *config)
 {
-  bool asked = xdp->agent.path[0], shared = !config->address;
+  bool by_agent = xdp->agent.path[0], shared = !config->address;
   harp_packet_ports_init(&xdp->ports, shared, xdp->port.info.address, config->queues,
-                         asked && shared ? xdp->agent.ports_first : config->ports_first,
-                         asked && shared ? xdp->agent.ports_last : config->ports_last);
-  xdp->ports.agent = asked ? &xdp->agent : NULL;
+                         by_agent && shared ? xdp->agent.ports_first : config->ports_first,
+                         by_agent && shared ? xdp->agent.ports_last : config->ports_last);
+  xdp->ports.agent = by_agent ? &xdp->agent : NULL;
 }
 
 /* shared: another process takes the port over. */
@@ -392,7 +392,8 @@ static int xdp_start(struct harp_port *port, char *error)
 {
   struct xdp_port *xdp = harp_xdp_of(port);
   int rc = xdp->agent.path[0] ? 0 : start_here(xdp, error);
-  /* If the kernel runs the program, it may have merged the frames of a peer on the wire before. */
+  /* The kernel may merge the frames of a peer on the wire before it runs the program. Merged frames
+   * have incomplete checksums. */
   xdp->local_sender |= !xdp->steering.native;
   return rc;
 }

@@ -94,7 +94,7 @@ class User:
             )
         return found
 
-    def words(self) -> list[str]:
+    def setpriv_options(self) -> list[str]:
         """Options of setpriv."""
         groups = "--init-groups" if self.name else "--clear-groups"
         return [f"--reuid={self.name or self.uid}", f"--regid={self.gid}", groups]
@@ -135,10 +135,10 @@ def become(user: User, command: Sequence[str]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, most), most))
     names = CAPABILITIES if _raise_memory_limit() else (*CAPABILITIES, LOCKING)
     kept = ",".join(["-all", *(f"+{name}" for name in names)])
-    words = [program, *user.words()]
-    words += [f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}"]
-    words += ["--no-new-privs", "--", *command]
+    args = [program, *user.setpriv_options()]
+    args += [f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}"]
+    args += ["--no-new-privs", "--", *command]
     try:
-        os.execv(program, words)
+        os.execv(program, args)
     except OSError as failed:
         raise PrivilegeError(f"{program}: {failed.strerror}") from None

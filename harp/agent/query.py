@@ -14,7 +14,7 @@ from harp.agent import reply
 from harp.agent.request import VERSION
 
 SOCKET = Path("/run/harp/agent.sock")
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 ROOM = 1 << 16
 
 
@@ -24,9 +24,9 @@ def socket_path() -> Path:
 
 
 def ask(path: Path, what: str) -> Any:
-    """The agent's answer to "status" or "hello". Raises OSError. Waits PATIENCE_S at most."""
+    """The agent's answer to "status" or "hello". Raises OSError. Waits TIMEOUT_S at most."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(TIMEOUT_S)
         connection.connect(str(path))
         connection.send(json.dumps({"version": VERSION, "op": what}).encode())
         answer = connection.recv(ROOM)

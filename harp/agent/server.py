@@ -211,10 +211,10 @@ class Agent:
 
     async def _converse(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
-        patience: Optional[float] = SILENCE_S
+        timeout: Optional[float] = SILENCE_S
         while True:
             data = await asyncio.wait_for(
-                loop.sock_recv(client.connection, LIMIT + 1), timeout=patience
+                loop.sock_recv(client.connection, LIMIT + 1), timeout=timeout
             )
             if not data:
                 return
@@ -223,7 +223,7 @@ class Agent:
                 return
             if client.spare:
                 return
-            patience = None if client.has_grant else SILENCE_S
+            timeout = None if client.has_grant else SILENCE_S
 
     @staticmethod
     def _send(connection: socket.socket, data: bytes) -> bool:
@@ -366,9 +366,9 @@ class Agent:
     ) -> tuple[int, Passed]:
         numbers = (request.mtu, *ports)
         device = request.device
-        words = [device.scheme, device.interface + device.options, str(request.queues)]
-        words += [request.address, request.mac or "-", *map(str, numbers)]
-        return await self._run(client, *words)
+        args = [device.scheme, device.interface + device.options, str(request.queues)]
+        args += [request.address, request.mac or "-", *map(str, numbers)]
+        return await self._run(client, *args)
 
     # -- listen
 
@@ -386,13 +386,13 @@ class Agent:
 
     # -- harp-agent-open
 
-    async def _run(self, client: Client, *words: str) -> tuple[int, Passed]:
+    async def _run(self, client: Client, *args: str) -> tuple[int, Passed]:
         """Runs harp-agent-open for a client. Returns its exit status, and what the client got.
         TimeoutError: the client may have it."""
         async with self._openers:
             process = await asyncio.create_subprocess_exec(
                 str(self.opener),
-                *words,
+                *args,
                 stdin=client.connection.fileno(),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -400,7 +400,7 @@ class Agent:
             try:
                 listed, said = await asyncio.wait_for(process.communicate(), OPEN_S)
             except (asyncio.TimeoutError, TimeoutError):
-                LOG.error("%s %s: took longer than %g s", self.opener.name, words[0], OPEN_S)
+                LOG.error("%s %s: took longer than %g s", self.opener.name, args[0], OPEN_S)
                 raise TimeoutError from None
             finally:
                 if process.returncode is None:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp perf. For every size it runs a timed pass (unless only verified ones are requested) and a
- * verified pass, then prints one line of the table. All ranks take the same steps and exchange the
+ * harp perf. It runs a timed pass (unless only verified ones are requested) and a verified pass for
+ * every size, then prints one line of the table. All ranks take the same steps and exchange the
  * result of each pass, so that a failure on one rank ends the run on all.
  */
 #include <stdio.h>
@@ -189,7 +189,7 @@ static int run(struct session *session)
       .device = session->device,
   };
   uint64_t wrong = 0;
-  if (session_meet(session)) {
+  if (session_join(session)) {
     return FAILED;
   }
   double baseline = idle_baseline(session);

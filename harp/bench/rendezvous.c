@@ -184,9 +184,9 @@ static int open_listener(struct rendezvous *meeting, const char *host, const cha
 static int admit(struct rendezvous *meeting, int fd, uint64_t limit_ns)
 {
   struct hello hello;
-  uint64_t patience = clock_ns() + 1000000000ull;
+  uint64_t deadline = clock_ns() + 1000000000ull;
   no_delay(fd);
-  if (move(fd, &hello, sizeof(hello), patience < limit_ns ? patience : limit_ns, 0) ||
+  if (move(fd, &hello, sizeof(hello), deadline < limit_ns ? deadline : limit_ns, 0) ||
       hello.magic != MAGIC) {
     close(fd);
     return 0;

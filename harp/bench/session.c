@@ -153,7 +153,7 @@ int session_exchange(struct session *session, const void *mine, size_t size)
   return -1;
 }
 
-int session_meet(struct session *session)
+int session_join(struct session *session)
 {
   const struct options *options = session->options;
   session->meeting = rendezvous_new(options->rank, options->ranks, options->timeout_ms);

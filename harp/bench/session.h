@@ -46,8 +46,8 @@ struct session {
 
 /* Loads and initializes the plugin. Other ranks are not needed yet. */
 int session_open(struct session *session, const struct options *options);
-/* Meets the other ranks. */
-int session_meet(struct session *session);
+/* Joins the rendezvous of all ranks. */
+int session_join(struct session *session);
 /* Connects the channels and registers memory. */
 int session_connect(struct session *session);
 /* Initializes a pass for each channel, for messages of size bytes; the caller sets the iterations.

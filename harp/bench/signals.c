@@ -6,22 +6,22 @@
 #include <time.h>
 
 /* Lock-free, so handlers may set them. */
-static atomic_bool pause_asked, stop_asked;
+static atomic_bool pause_requested, stop_requested;
 
-static void ask_for_pause(int number) { atomic_store(&pause_asked, true); }
+static void request_pause(int number) { atomic_store(&pause_requested, true); }
 
-static void ask_for_stop(int number) { atomic_store(&stop_asked, true); }
+static void request_stop(int number) { atomic_store(&stop_requested, true); }
 
 void signals_await_pause(void)
 {
-  struct sigaction action = {.sa_handler = ask_for_pause, .sa_flags = SA_RESTART};
+  struct sigaction action = {.sa_handler = request_pause, .sa_flags = SA_RESTART};
   sigaction(SIGUSR1, &action, NULL);
 }
 
 void signals_pause(unsigned ms)
 {
   struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
-  if (!atomic_exchange(&pause_asked, false)) {
+  if (!atomic_exchange(&pause_requested, false)) {
     return;
   }
   while (nanosleep(&left, &left))
@@ -31,7 +31,7 @@ void signals_pause(unsigned ms)
 void signals_await_stop(bool wanted)
 {
   static const int numbers[] = {SIGINT, SIGTERM};
-  struct sigaction action = {.sa_handler = wanted ? ask_for_stop : SIG_DFL,
+  struct sigaction action = {.sa_handler = wanted ? request_stop : SIG_DFL,
                              .sa_flags = SA_RESTART | SA_RESETHAND};
   for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
     struct sigaction before;
@@ -42,4 +42,4 @@ void signals_await_stop(bool wanted)
   }
 }
 
-bool signals_stop(void) { return atomic_load_explicit(&stop_asked, memory_order_relaxed); }
+bool signals_stop(void) { return atomic_load_explicit(&stop_requested, memory_order_relaxed); }

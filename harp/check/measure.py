@@ -22,7 +22,7 @@ SMALLEST = 64 << 10
 LEAST_MESSAGES = 3  # in each direction, however slow it is
 GROW_S = 0.004  # messages that take less are doubled
 STALLED = "stalled"  # begins the text of such a failure
-PATIENCE_S = 8.0  # without an end, beyond the time of the measurement
+TIMEOUT_S = 8.0  # without an end, beyond the time of the measurement
 
 
 @dataclass
@@ -102,13 +102,13 @@ def _round_trips(link: Link, first: bool) -> float:
     for _ in range(PINGS):
         begun = time.monotonic()
         if first:
-            _until(lambda: link.send(PING), PATIENCE_S, stuck)
-        _until(_arrives(link), PATIENCE_S, stuck)
+            _until(lambda: link.send(PING), TIMEOUT_S, stuck)
+        _until(_arrives(link), TIMEOUT_S, stuck)
         took = (time.monotonic() - begun) * 1e6
         if first:
             best = took if best < 0 else min(best, took)
         else:
-            _until(lambda: link.send(PING), PATIENCE_S, stuck)
+            _until(lambda: link.send(PING), TIMEOUT_S, stuck)
     return best
 
 
@@ -126,5 +126,5 @@ def pair(link: Link, first: bool, seconds: float) -> Measured:
         return sent and arrivals.ended
 
     stuck = f"{STALLED}: short messages pass, and long ones did not come"
-    _until(done, seconds + PATIENCE_S, stuck)
+    _until(done, seconds + TIMEOUT_S, stuck)
     return Measured(rtt, sending.gbit())

@@ -88,7 +88,7 @@ class Meeting:
         self.place = place
         self.lost: dict[int, str] = {}
         self._peers: dict[int, socket.socket] = {}  # rank 0: of each rank; else: {0: rank 0's}
-        self._patience = 0.0  # rank 0 may wait that long for others before the first step
+        self._first_wait = 0.0  # rank 0 may wait that long for others before the first step
 
     @property
     def leads(self) -> bool:
@@ -239,7 +239,7 @@ class Meeting:
         sock = self._dial(time.monotonic() + wait_s)
         _no_delay(sock)
         self._peers[0] = sock
-        self._patience = wait_s
+        self._first_wait = wait_s
         hello = {"magic": MAGIC, "rank": self.place.rank, "ranks": self.place.ranks}
         try:
             _give(sock, _packed(hello), time.monotonic() + STEP_S)
@@ -260,8 +260,8 @@ class Meeting:
             return self._lead(mine, decide, seconds)
         try:
             _give(self._peers[0], _packed(mine), time.monotonic() + STEP_S)
-            patience, self._patience = self._patience, 0.0
-            until = time.monotonic() + seconds + 2 * STEP_S + patience
+            first_wait, self._first_wait = self._first_wait, 0.0
+            until = time.monotonic() + seconds + 2 * STEP_S + first_wait
             return _take(self._peers[0], until)
         except (OSError, ValueError) as failure:
             raise self._left(failure) from failure

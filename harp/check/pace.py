@@ -24,8 +24,8 @@ class Pace:
     def next(self) -> float:
         """The seconds for the next slot."""
         passed = self._clock() - self._begun
-        between = (passed - self._given) / self._done if self._done else 0.0
-        share = (self._total - passed) / max(1, self._left) - between
+        gap = (passed - self._given) / self._done if self._done else 0.0
+        share = (self._total - passed) / max(1, self._left) - gap
         seconds = min(LONGEST_S, max(SHORTEST_S, share))
         self._left -= 1
         self._done += 1

@@ -77,8 +77,8 @@ def suspects(
 
 def references(rates: Rates, places: Sequence[Place], count: int) -> list[tuple[int, int]]:
     """The pairs of ranks of the best lanes, lower rank first: count of them, at most BESIDE."""
-    between = [pair for pair in rates if places[pair[0]].host != places[pair[1]].host]
-    ordered = sorted(between, key=lambda pair: rates[pair], reverse=True)
+    across = [pair for pair in rates if places[pair[0]].host != places[pair[1]].host]
+    ordered = sorted(across, key=lambda pair: rates[pair], reverse=True)
     found = dict.fromkeys((min(pair), max(pair)) for pair in ordered)
     return list(found)[: min(count, BESIDE)]
 

@@ -22,7 +22,7 @@ from harp.agent import kernel_ports, privileges, service
 from harp.agent.accounts import UnknownName
 from harp.agent.grants import Grants
 from harp.agent.policy import Policy
-from harp.agent.query import PATIENCE_S, SOCKET
+from harp.agent.query import SOCKET, TIMEOUT_S
 from harp.agent.request import VERSION
 from harp.agent.server import BACKLOG, Agent, Ports
 from harp.cli.agent_files import file
@@ -86,7 +86,7 @@ def _check_ports(ports: Ports) -> None:
 
 def _is_served(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        probe.settimeout(PATIENCE_S)
+        probe.settimeout(TIMEOUT_S)
         try:
             probe.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):

@@ -171,7 +171,7 @@ class Capture:
     def _record(self, ring: Source, files: CaptureFiles) -> None:
         end = time.monotonic() + self.seconds if self.seconds else float("inf")
         follow_at = time.monotonic() + _REFRESH_S
-        while not self.stop.asked and not self._is_full() and time.monotonic() < end:
+        while not self.stop.requested and not self._is_full() and time.monotonic() < end:
             if time.monotonic() >= follow_at:
                 self._follow(ring)
                 follow_at = time.monotonic() + _REFRESH_S

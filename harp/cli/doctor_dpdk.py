@@ -118,14 +118,14 @@ def _is_mapped(device: pci.PciDevice) -> bool:
 
 
 def _memory(about: str, device: pci.PciDevice, values: Values) -> Iterator[Finding]:
-    asked = int(values["hugepages"][0] or 0)
-    needed, free = asked or pages.least_mib(int(values["instances"][0] or 1)), _free_mib()
+    configured = int(values["hugepages"][0] or 0)
+    needed, free = configured or pages.least_mib(int(values["instances"][0] or 1)), _free_mib()
     remedy = "run harp setup, or set sysctl vm.nr_hugepages"
     if free >= needed:
         yield ok(about, f"{free} MiB of hugepages are free")
-    elif asked:
+    elif configured:
         yield fault(
-            about, f"hugepages = {asked} is more than the {free} MiB that are free; {remedy}"
+            about, f"hugepages = {configured} is more than the {free} MiB that are free; {remedy}"
         )
     elif not _is_mapped(device):
         yield fault(

@@ -87,13 +87,13 @@ class CommandLine(click.ParamType):
         self, value: Any, param: Optional[click.Parameter], ctx: Optional[click.Context]
     ) -> str:
         try:
-            words = shlex.split(str(value))
+            args = shlex.split(str(value))
         except ValueError as wrong:
             self.fail(
                 f"{value!r}: {wrong}; give a command line of a shell, with each quote closed",
                 param, ctx,
             )  # fmt: skip
-        if not words:
+        if not args:
             self.fail(f"{value!r} is empty: give a command, or leave the option out", param, ctx)
         return str(value)
 
@@ -299,13 +299,13 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def arguments(op: str, options: dict[str, Any]) -> list[str]:
     """The C program's arguments for click's options. None and False mean: not given."""
-    words = [op]
+    args = [op]
     for name, value in options.items():
         if value is True:
-            words.append("--" + name.replace("_", "-"))
+            args.append("--" + name.replace("_", "-"))
         elif value is not None and value is not False:
-            words += ["--" + name.replace("_", "-"), str(value)]
-    return words
+            args += ["--" + name.replace("_", "-"), str(value)]
+    return args
 
 
 def _check(op: str, options: dict[str, Any], own: dict[str, Any]) -> None:
@@ -346,16 +346,16 @@ def _measure(
     shared = {**options, "nranks": len(own["hosts"]), "rendezvous": meeting}
     file = shared.pop("json")
 
-    def words(rank: int) -> list[str]:
+    def args(rank: int) -> list[str]:
         more = {"json": "-"} if file and rank == 0 else {}
         return arguments(op, {**shared, "rank": rank, **more})
 
     listed = ", ".join(f"rank {number} on {host}" for number, host in enumerate(own["hosts"]))
     click.echo(f"harp perf: {listed}; they meet at {meeting}", err=True)
     if not file or file == "-":
-        return ranks.run(words)
+        return ranks.run(args)
     with open(file, "w") as output:
-        return ranks.run(words, output)
+        return ranks.run(args, output)
 
 
 def _writes_page(options: dict[str, Any], own: dict[str, Any]) -> bool:

@@ -41,33 +41,33 @@ def _input_has_ended() -> bool:
         return True
 
 
-def run_program(words: Sequence[str], until_eof: bool) -> int:
+def run_program(args: Sequence[str], until_eof: bool) -> int:
     """Runs one rank's program to its end, and returns its exit status, 1 if a signal ended it.
     Ctrl-C, SIGTERM, SIGHUP and, with `until_eof`, the end of standard input end the program. A
     second Ctrl-C kills it and raises KeyboardInterrupt."""
     stop = Stop()
     with stop.listening():
         # The program has a session of its own, so Ctrl-C in a terminal reaches it once.
-        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+        child = subprocess.Popen(args, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             status = _await_program(child, stop, until_eof)
         finally:
             child.kill()  # does nothing if the program has ended
             child.wait()
-    return 1 if stop.asked or status < 0 else status
+    return 1 if stop.requested or status < 0 else status
 
 
 def _await_program(child: "subprocess.Popen[bytes]", stop: Stop, until_eof: bool) -> int:
-    asked_at = 0.0
+    requested_at = 0.0
     while True:
         try:
             return child.wait(_PAUSE_S)
         except subprocess.TimeoutExpired:
             pass
-        if not asked_at and (stop.asked or (until_eof and _input_has_ended())):
+        if not requested_at and (stop.requested or (until_eof and _input_has_ended())):
             child.terminate()
-            asked_at = time.monotonic()
-        elif asked_at and time.monotonic() - asked_at > _GRACE_S:
+            requested_at = time.monotonic()
+        elif requested_at and time.monotonic() - requested_at > _GRACE_S:
             child.kill()
 
 
@@ -132,9 +132,9 @@ class HostRanks:
         self._remote = remote
         self._ranks: list[_Rank] = []
 
-    def _start(self, number: int, words: Sequence[str], output: Optional[IO[str]]) -> None:
+    def _start(self, number: int, args: Sequence[str], output: Optional[IO[str]]) -> None:
         host = self._hosts[number]
-        command = f"{self._remote} perf {shlex.join([*words, '--until-eof'])}"
+        command = f"{self._remote} perf {shlex.join([*args, '--until-eof'])}"
         first = number == 0
         try:
             process = subprocess.Popen(
@@ -157,7 +157,7 @@ class HostRanks:
         """Waits until all ranks have ended, or have had time to end after a failure."""
         limit = float("inf")
         while any(rank.process.poll() is None for rank in self._ranks):
-            if stop.asked:
+            if stop.requested:
                 click.echo("harp perf: interrupted; all ranks are ended", err=True)
                 return
             for rank in self._ranks:
@@ -189,8 +189,8 @@ class HostRanks:
             for reader in rank.readers:
                 reader.join(1.0)
 
-    def run(self, words: Callable[[int], Sequence[str]], output: Optional[IO[str]] = None) -> int:
-        """Runs all ranks to their end, with the arguments of `words`, and returns the exit status.
+    def run(self, args: Callable[[int], Sequence[str]], output: Optional[IO[str]] = None) -> int:
+        """Runs all ranks to their end, with the arguments of `args`, and returns the exit status.
         `output` takes rank 0's standard output [this process's]. Nothing of the run is left, also
         after Ctrl-C, SIGTERM, SIGHUP, or the failure of a rank. Raises ClickException, and
         KeyboardInterrupt at a second Ctrl-C."""
@@ -199,14 +199,14 @@ class HostRanks:
         with stop.listening():
             try:
                 for number in range(len(self._hosts)):
-                    self._start(number, words(number), output)
+                    self._start(number, args(number), output)
                 self._await(stop)
             finally:
                 self._end()
         statuses = [rank.process.returncode for rank in self._ranks]
         for rank, status in zip(self._ranks, statuses):
-            if status and not rank.reported and not stop.asked:
+            if status and not rank.reported and not stop.requested:
                 click.echo(f"harp perf: {rank.why(self._remote)}", err=True)
-        if stop.asked or not set(statuses) <= {0, 2}:
+        if stop.requested or not set(statuses) <= {0, 2}:
             return 1
         return max(statuses)

@@ -16,10 +16,10 @@ class Stop:
     program at once, by KeyboardInterrupt. An ignored SIGHUP stays ignored, as nohup wants it."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def _ask(self, number: int, frame: Optional[FrameType]) -> None:
-        self.asked = True
+        self.requested = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     @contextmanager

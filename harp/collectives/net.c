@@ -15,13 +15,13 @@ static _Atomic int devices; /* 0: not open */
 static pthread_mutex_t warning_lock = PTHREAD_MUTEX_INITIALIZER;
 static char warning[512];
 
-static void hear(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
-                 const char *format, ...) __attribute__((format(printf, 5, 6)));
+static void keep_warning(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
+                         const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 /* Stands for NCCL's logger: warnings go to standard error, and the last one is kept. A plugin that
  * declines may say why in a line for information. */
-static void hear(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
-                 const char *format, ...)
+static void keep_warning(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
+                         const char *format, ...)
 {
   if (level > NCCL_LOG_WARN && devices) {
     return; /* with HARP_DEBUG=1 the plugin itself prints every line */
@@ -57,7 +57,7 @@ static int open_plugin(const char *path, char *error)
     snprintf(error, HARP_ERROR, "%s", why);
     return -1;
   }
-  ncclResult_t result = api.init(hear);
+  ncclResult_t result = api.init(keep_warning);
   if (result == ncclSuccess) {
     result = api.devices(&count);
   }

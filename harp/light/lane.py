@@ -66,8 +66,8 @@ class Lane:
         self._stream: Any = None
         self._jobs: SimpleQueue[Optional[Job]] = SimpleQueue()
         # A rank that ends by an exception must not wait for a collective of the others.
-        words = (self._jobs, cycle_ms / 1000)
-        thread = threading.Thread(target=_carry_out, args=words, name="harp-light", daemon=True)
+        args = (self._jobs, cycle_ms / 1000)
+        thread = threading.Thread(target=_carry_out, args=args, name="harp-light", daemon=True)
         _threads[thread] = self._jobs
         thread.start()
         weakref.finalize(self, self._jobs.put, None)

@@ -117,19 +117,19 @@ static int set_option(struct nc_options *options, int option, const char *text)
   }
 }
 
-static int set_operands(struct nc_options *options, int count, char **words)
+static int set_operands(struct nc_options *options, int count, char **operands)
 {
   if (!options->listen) {
     if (count != 2) {
       return usage("to connect give HOST and PORT, or -l to wait for a peer");
     }
-    options->host = words[0];
-    return set_port("port", words[1], &options->port);
+    options->host = operands[0];
+    return set_port("port", operands[1], &options->port);
   }
   if (count > 1 || (count == 1) == (options->local_port != 0)) {
     return usage("with -l give one port, as in -l 5000 or -l -p 5000");
   }
-  return count ? set_port("port", words[0], &options->local_port) : -1;
+  return count ? set_port("port", operands[0], &options->local_port) : -1;
 }
 
 static int check_source(const struct nc_options *options)

@@ -25,9 +25,9 @@ class HostError(RuntimeError):
     """The kernel refused, or a tool is missing. The text says what to do."""
 
 
-def ip(*words: str) -> str:
+def ip(*args: str) -> str:
     """Runs ip(8) and returns its standard output. Raises HostError with its standard error."""
-    command = ["ip", *words]
+    command = ["ip", *args]
     try:
         done = subprocess.run(
             command,

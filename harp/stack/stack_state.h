@@ -72,7 +72,7 @@ struct harp_stack {
   bool announced;  /* the address was announced; the stack defends it */
   bool conflicted; /* another host, conflict_mac, has claimed the address */
   uint8_t conflict_mac[6];
-  uint64_t conflict_heard; /* ns: time of the latest conflict */
+  uint64_t last_conflict; /* ns: time of the latest conflict */
 
   struct harp_limit icmp_limit;  /* ICMP messages sent */
   struct harp_limit reset_limit; /* RSTs to unauthenticated peers */

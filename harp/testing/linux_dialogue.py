@@ -196,9 +196,9 @@ class LinuxDialogue(Dialogue):
 
     who = "linux"
 
-    def __init__(self, **words: Any) -> None:
-        config = {key: words[key] for key in list(words) if key in _SETTINGS}
-        rest = {key: value for key, value in words.items() if key not in _SETTINGS}
+    def __init__(self, **options: Any) -> None:
+        config = {key: options[key] for key in list(options) if key in _SETTINGS}
+        rest = {key: value for key, value in options.items() if key not in _SETTINGS}
         self._linux = LinuxStack(**config)
         mtu = {"mtu": config["mtu"]} if "mtu" in config else {}
         super().__init__(stack=self._linux, tolerance_ms=100, **mtu, **rest)  # type: ignore[arg-type]

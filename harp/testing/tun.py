@@ -64,12 +64,12 @@ class Kernel:
         for name, value in sysctls.items():
             Path("/proc/sys/net/ipv4", name).write_text(str(value))
         Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
-        for words in (
+        for args in (
             f"address add {KERNEL_ADDRESS}/24 dev tun0",
             f"link set tun0 mtu {mtu} up",
             f"route change 192.0.2.0/24 dev tun0 src {KERNEL_ADDRESS} congctl cubic",
         ):
-            subprocess.run(["ip", *words.split()], check=True, timeout=WAIT_S)
+            subprocess.run(["ip", *args.split()], check=True, timeout=WAIT_S)
         return fd
 
     def __enter__(self) -> Kernel:
@@ -92,9 +92,9 @@ class Kernel:
 
     def waiting(self) -> int:
         """The number of its connections in TIME-WAIT."""
-        words = ["ss", "-Htan", "state", "time-wait"]
+        args = ["ss", "-Htan", "state", "time-wait"]
         done = self._thread.submit(
-            subprocess.run, words, capture_output=True, check=True, timeout=WAIT_S
+            subprocess.run, args, capture_output=True, check=True, timeout=WAIT_S
         ).result()
         return len(done.stdout.splitlines())
 

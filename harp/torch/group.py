@@ -53,13 +53,13 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._flying: list[Operation] = []  # keeps tensors alive, even if nobody keeps the work
         self._coalesced: Optional[list[HarpWork]] = None
         self._lock = threading.Lock()
-        self._group = self._meet(store)
+        self._group = self._join(store)
         self._process = os.getpid()
         self._end = weakref.finalize(self, _destroy, self._group, self._completer, self._process)
         self._share(timeout)
         meeting.withdraw(store, rank)  # all ranks have read it: they have come to _share
 
-    def _meet(self, store: Any) -> int:
+    def _join(self, store: Any) -> int:
         """Makes the harp_group and tells it the other ranks."""
         error = lib.error_text()
         host = meeting.own_host()

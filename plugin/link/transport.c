@@ -93,9 +93,10 @@ void transport_want_nics(struct transport *transport)
 void transport_serve(void)
 {
   struct transport *transport = atomic_load_explicit(&registry.transport, memory_order_relaxed);
-  int asked = TRACE_REQUESTED;
-  if (transport && atomic_load_explicit(&transport->trace_wanted, memory_order_relaxed) == asked &&
-      atomic_compare_exchange_strong(&transport->trace_wanted, &asked, TRACE_WRITTEN)) {
+  int requested = TRACE_REQUESTED;
+  if (transport &&
+      atomic_load_explicit(&transport->trace_wanted, memory_order_relaxed) == requested &&
+      atomic_compare_exchange_strong(&transport->trace_wanted, &requested, TRACE_WRITTEN)) {
     dump_all(transport);
   }
   harp_log_drain(speak, NULL);

@@ -46,7 +46,7 @@ def no_grants(agent: AgentProcess) -> None:
 # -- users
 
 
-def test_rank_of_stranger_learns_user_group_and_remedy(
+def test_rank_of_unserved_user_learns_user_group_and_remedy(
     lab: Lab, host: Host, start_agent: StartAgent, start_pods: Pods
 ) -> None:
     agent = start_agent(host, "--allow", "daemon")
@@ -66,7 +66,7 @@ def test_rank_of_stranger_learns_user_group_and_remedy(
                                                  "device": "packet:eth0", "grant": [61000, 61511],
                                                  "first": 61000, "count": 1}],
                          ids=["status", "hello", "open", "listen"])  # fmt: skip
-def test_stranger_gets_nothing(host: Host, start_agent: StartAgent, members: object) -> None:
+def test_unserved_user_gets_nothing(host: Host, start_agent: StartAgent, members: object) -> None:
     agent = start_agent(host, "--allow", "daemon")
     refused = refusal(agent.socket, members, uid=NOBODY)
     assert refused.number == errno.EACCES and "does not serve user nobody" in refused.text

@@ -22,7 +22,7 @@ from harp.agent.grants import Grants
 from harp.agent.policy import Policy
 from harp.agent.server import Agent
 
-PATIENCE_S = 10
+TIMEOUT_S = 10
 
 
 def opener(folder: Path, *lines: str) -> Path:
@@ -44,7 +44,7 @@ class Ends:
     async def ask(self, members: Any) -> bytes:
         loop = asyncio.get_running_loop()
         self.socket.send(json.dumps(members).encode())
-        return await asyncio.wait_for(loop.sock_recv(self.socket, 70000), PATIENCE_S)
+        return await asyncio.wait_for(loop.sock_recv(self.socket, 70000), TIMEOUT_S)
 
     async def error(self, members: Any) -> tuple[int, str]:
         refused = reply.read_error(await self.ask(members))
@@ -71,7 +71,7 @@ def with_agent(
             finally:
                 serving.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait_for(serving, PATIENCE_S)
+                    await asyncio.wait_for(serving, TIMEOUT_S)
                 client.socket.close()
 
     asyncio.run(run())
@@ -79,7 +79,7 @@ def with_agent(
 
 
 async def until(what: Callable[[], Any]) -> None:
-    for _ in range(PATIENCE_S * 100):
+    for _ in range(TIMEOUT_S * 100):
         if what():
             return
         await asyncio.sleep(0.01)
@@ -165,7 +165,7 @@ def test_silent_client_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     async def talk(agent: Agent, client: Ends) -> None:
         loop = asyncio.get_running_loop()
-        assert await asyncio.wait_for(loop.sock_recv(client.socket, 10), PATIENCE_S) == b""
+        assert await asyncio.wait_for(loop.sock_recv(client.socket, 10), TIMEOUT_S) == b""
         assert agent.status()["connections"] == 0
 
     with_agent(tmp_path, opener(tmp_path), talk)

@@ -134,7 +134,7 @@ def test_small_mtu_of_path_is_named(crowd: Crowd) -> None:
     """Both hosts have 9000, and the port of the switch between them has 1500."""
     host = crowd.lab.hosts[3]
     crowd.words = QUICK
-    with link_mtu(crowd.lab.middle, f"port{host.index}", 1500):
+    with link_mtu(crowd.lab.middlebox, f"port{host.index}", 1500):
         result = crowd.run()
     check_blames(result, host, "path MTU", "1500 bytes pass, and 9000 do not", "set mtu = 1500")
 
@@ -159,7 +159,7 @@ def test_firewall_that_drops_is_named(crowd: Crowd) -> None:
     crowd.words = QUICK
     hook = "type filter hook forward priority 0;"
     rule = f'oifname "port{host.index}" {SYN} drop'
-    with firewall(crowd.lab.middle, "bridge", hook, rule):
+    with firewall(crowd.lab.middlebox, "bridge", hook, rule):
         result = crowd.run()
     assert set(result.codes) == {1}
     kernel, plugin = result.faults_about("firewall"), result.faults_about("link")
@@ -235,7 +235,7 @@ def test_wrong_key_is_named(crowd: Crowd, tmp_path: Path) -> None:
 def rates(lab: Lab, slow: Host) -> Iterator[None]:
     """Holds all hosts to one rate, and one of them to a tenth of it, both ways."""
     ends = [(host, host.namespace, host.interface) for host in lab.hosts]
-    ends += [(host, lab.middle, f"port{host.index}") for host in lab.hosts]
+    ends += [(host, lab.middlebox, f"port{host.index}") for host in lab.hosts]
     tc = ["ip", "netns", "exec"]
     for host, namespace, interface in ends:
         rate = SLOW if host is slow else FAST

@@ -194,10 +194,10 @@ static void *rank_main(void *argument)
   return NULL;
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
   char error[HARP_ERROR] = "";
-  if (count != 2 || harp_collectives_open(words[1], error)) {
+  if (argc != 2 || harp_collectives_open(argv[1], error)) {
     printf("usage: group-check PLUGIN; %s\n", error);
     return 1;
   }

@@ -149,7 +149,7 @@ static const char *check_results(const struct scene *scene)
 }
 
 /* Whether a rank has received all messages. The plugin may be done with its sends at once. */
-static bool has_heard(struct scene *scene, int rank)
+static bool has_received_all(struct scene *scene, int rank)
 {
   for (int peer = 0; peer < scene->world.ranks; peer++) {
     if (schedule_receives(&scene->world.schedules[rank], peer)->head != NO_STEP) {
@@ -165,7 +165,7 @@ static const char *run_barrier(struct scene *scene)
   scene->world.asleep = scene->root;
   const char *wrong = world_run(&scene->world);
   for (int rank = 0; rank < scene->world.ranks && scene->world.ranks > 1 && !wrong; rank++) {
-    wrong = has_heard(scene, rank) ? "a barrier ends early" : NULL;
+    wrong = has_received_all(scene, rank) ? "a barrier ends early" : NULL;
   }
   scene->world.asleep = -1;
   return wrong ? wrong : world_run(&scene->world);

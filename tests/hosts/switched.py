@@ -21,7 +21,7 @@ def switched() -> Iterator[Lab]:
 @contextmanager
 def without_carrier(lab: Lab, host: Host) -> Iterator[None]:
     """Sets the switch's port of a host down: its interface stays up, without a carrier."""
-    words = ["ip", "-n", lab.middle, "link", "set", f"port{host.index}"]
+    words = ["ip", "-n", lab.middlebox, "link", "set", f"port{host.index}"]
     subprocess.run([*words, "down"], check=True, timeout=5)
     try:
         yield

@@ -24,8 +24,8 @@ def test_link_fails_and_names_the_direction(tmp_path: Path) -> None:
             link = connect(sender.init(), receiver.init())
             link.move()
             lab.hosts[0].run(
-                ["nsenter", f"--net=/run/netns/{lab.middle}", "tc", "qdisc", "add", "dev", "port1",
-                 "root", "tbf", "rate", "8bit", "burst", "50", "limit", "50"]
+                ["nsenter", f"--net=/run/netns/{lab.middlebox}", "tc", "qdisc", "add",
+                 "dev", "port1", "root", "tbf", "rate", "8bit", "burst", "50", "limit", "50"]
             )  # fmt: skip
             with pytest.raises(Failed) as failure:
                 link.move(count=8, size=1 << 20, ms=30_000)
@@ -39,7 +39,7 @@ def test_link_fails_and_names_the_mtu(tmp_path: Path) -> None:
     with Lab(hosts=2, wire="veth-1500-nooff-bridge") as lab:
         for number in range(2):
             lab.hosts[0].run(
-                ["nsenter", f"--net=/run/netns/{lab.middle}", "ip", "link", "set",
+                ["nsenter", f"--net=/run/netns/{lab.middlebox}", "ip", "link", "set",
                  f"port{number}", "mtu", "1400"]
             )  # fmt: skip
         sites = [

@@ -17,8 +17,8 @@ from ranks import Link, Rank, connect, packet_site
 from tools.hosts.lab import Lab
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
-PATIENT_MS = 60_000  # timeout_ms of the running process: the default
-HASTY_MS = 1000  # timeout_ms of the stopped process: its own pause does not count
+DEFAULT_TIMEOUT_MS = 60_000  # timeout_ms of the running process: the default
+SHORT_TIMEOUT_MS = 1000  # timeout_ms of the stopped process: its own pause does not count
 PAUSE_S = 50.0 if FULL else 2.0
 SOON_S = 10.0  # on a busy machine; a backed-off RTO can last as long as the stop
 SIZE = 1 << 20
@@ -31,7 +31,7 @@ def ranks(lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
     own = getattr(request, "param", False)
     sites = [
         packet_site(tmp_path / str(host.index), host, own, timeout_ms=timeout, flows=2)
-        for host, timeout in zip(lab.hosts, (HASTY_MS, PATIENT_MS))
+        for host, timeout in zip(lab.hosts, (SHORT_TIMEOUT_MS, DEFAULT_TIMEOUT_MS))
     ]
     with Rank(sites[0]) as one, Rank(sites[1]) as other:
         one.init()
@@ -145,7 +145,7 @@ def test_long_stop_with_own_address_resumes_job(ranks: list[Rank]) -> None:
     indirect=["ranks"],
 )
 def test_stop_during_link_setup_does_not_fail_link(ranks: list[Rank], stopped: str) -> None:
-    """With HARP's own address, the stop of an acceptor is longer than ARP's retries."""
+    """The stop of an acceptor is longer than ARP's retries, if HARP has an address of its own."""
     seconds = max(PAUSE_S, 6.0 if stopped == "acceptor" else 0.0)
     one, other = ranks
     connector, acceptor = (one, other) if stopped == "connector" else (other, one)

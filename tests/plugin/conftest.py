@@ -28,7 +28,7 @@ from typing import Any
 
 import pytest
 from faulty_wire import impair, start
-from pairs import IMPATIENT_MS, TIMEOUT_MS, Pair, Ranks, Side, Transport
+from pairs import SHORT_TIMEOUT_MS, TIMEOUT_MS, Pair, Ranks, Side, Transport
 
 from harp import paths
 from tools.hosts.ranks import remove_wire
@@ -236,4 +236,4 @@ def fresh(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pa
 @pytest.fixture
 def short_timeout(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pair]:
     """Two ranks of the test's own with a short timeout_ms, so that they soon notice a lost peer."""
-    yield from _of_its_own(ranks, request, api, IMPATIENT_MS)
+    yield from _of_its_own(ranks, request, api, SHORT_TIMEOUT_MS)

@@ -12,7 +12,7 @@ from plugin_peer import Peer, end_all
 from harp import paths
 
 TIMEOUT_MS = 3000  # timeout_ms in these tests
-IMPATIENT_MS = 1000  # timeout_ms in tests that wait for it
+SHORT_TIMEOUT_MS = 1000  # timeout_ms in tests that wait for it
 NOTICED_MS = TIMEOUT_MS + 7000  # a busy machine detects a lost peer later; TCP takes minutes
 
 

@@ -21,7 +21,7 @@ from ends import (
     stream,
 )
 from nccl_plugin import INTERNAL_ERROR, INVALID_USAGE, PTR_CUDA, PTR_HOST
-from pairs import IMPATIENT_MS, NOTICED_MS, Pair
+from pairs import NOTICED_MS, SHORT_TIMEOUT_MS, Pair
 from plugin_peer import PeerFailure
 
 
@@ -358,7 +358,7 @@ def test_sender_exit_after_last_byte_still_delivers(short_timeout: Pair) -> None
     sender.close()
     short_timeout.a.start("leave")
     assert short_timeout.a.process.wait(timeout=10) == 0
-    time.sleep(IMPATIENT_MS / 2e3)
+    time.sleep(SHORT_TIMEOUT_MS / 2e3)
     for index in range(count):
         received = receiver.receive(4000, index * 4000)
         assert sizes(short_timeout.b.wait(requests=[received])) == [4000]

@@ -81,17 +81,17 @@ static void step(struct dma_table *table)
   change(region, -1);
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
   struct dma_table table;
-  if (count != 4) {
+  if (argc != 4) {
     return 2;
   }
-  srandom((unsigned)atoi(words[1]));
-  if (harp_dma_table_init(&table, REACH_PROCESS, NULL, (uint32_t)atoi(words[3])) != 0) {
+  srandom((unsigned)atoi(argv[1]));
+  if (harp_dma_table_init(&table, REACH_PROCESS, NULL, (uint32_t)atoi(argv[3])) != 0) {
     return 2;
   }
-  for (int i = 0; i < atoi(words[2]); i++) {
+  for (int i = 0; i < atoi(argv[2]); i++) {
     step(&table);
     if (i % 16 == 0) {
       check(&table);

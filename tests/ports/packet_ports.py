@@ -19,7 +19,7 @@ MSS = 1448
 UNUSED_ADDRESS = "10.77.0.77"  # an unused address of the lab's network
 
 
-def between(a: Probe, b: Probe, payload: bytes = b"", **changes: object) -> Frame:
+def tcp_frame(a: Probe, b: Probe, payload: bytes = b"", **changes: object) -> Frame:
     """A segment from port a to port b."""
     words: dict[str, object] = {
         "src": a.info["address"],
@@ -50,7 +50,7 @@ def descriptor_tells_of_frames(a: Probe, b: Probe) -> None:
     """The descriptor of b is readable as long as a frame from a waits."""
     b.receive(8, 0.05)
     assert not b.arm(True) and not b.wait(0.05)
-    a.send(between(a, b))
+    a.send(tcp_frame(a, b))
     assert b.wait(20)
     b.arm(False)
     assert len(b.receive()) == 1

@@ -7,7 +7,7 @@ import errno
 import time
 
 import pytest
-from packet_ports import UNUSED_ADDRESS, Hosts, Make, between, refusal
+from packet_ports import UNUSED_ADDRESS, Hosts, Make, refusal, tcp_frame
 from port_probe import HEADERS, PortError, Received
 
 
@@ -22,16 +22,16 @@ def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
             b.receive()
         assert down.value.number == errno.ENETDOWN
         with pytest.raises(PortError) as send_down:
-            b.send(between(b, a, bytes(2000)))
+            b.send(tcp_frame(b, a, bytes(2000)))
         assert send_down.value.number == errno.ENETDOWN
         for number in range(3):  # small frames: lost at the flush, as on a wire
-            b.send(between(b, a), flush=number == 2)
+            b.send(tcp_frame(b, a), flush=number == 2)
     finally:
         second.set_link(True)
     deadline = time.monotonic() + 5
     got: list[Received] = []
     while not got and time.monotonic() < deadline:
-        a.send(between(a, b, b"back"))
+        a.send(tcp_frame(a, b, b"back"))
         got = [f for f in b.receive(4, 0.1) if f.data[HEADERS:] == b"back"]
     assert got
     assert b.count()["errors"] == 4
@@ -129,7 +129,7 @@ def test_cap_net_raw_is_sufficient(probe: Make, hosts: Hosts) -> None:
     local = raw.reserve()
     before = host.counters()
     for flags in (0x02, 0x12, 0x10, 0x18, 0x11):
-        other.send(between(other, raw, b"x", dport=local, flags=flags))
+        other.send(tcp_frame(other, raw, b"x", dport=local, flags=flags))
     assert len(raw.receive(5)) == 5
     assert host.counters()["TcpOutSegs"] == before["TcpOutSegs"], "the kernel must not answer"
     number, text = refusal(

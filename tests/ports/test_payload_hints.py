@@ -7,7 +7,7 @@ import os
 import time
 
 import pytest
-from packet_ports import MSS, between
+from packet_ports import MSS, tcp_frame
 from port_probe import HEADERS, Frame, Probe, Received, arp_request
 from scapy.layers.inet import IP, TCP
 
@@ -17,7 +17,7 @@ HINT = (HEADERS, 4 * STRIDE, STRIDE)
 
 def test_correct_hint_delivers_payload_to_buffer(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
-    sent = [between(a, b, os.urandom(size)) for size in (STRIDE, STRIDE, 5, STRIDE)]
+    sent = [tcp_frame(a, b, os.urandom(size)) for size in (STRIDE, STRIDE, 5, STRIDE)]
     for one in sent:
         a.send(one, segment=MSS)
     time.sleep(0.05)  # until both frames are there: a burst adapts to recent arrivals
@@ -39,7 +39,7 @@ def test_unexpected_header_makes_frame_contiguous(
     pair: tuple[Probe, Probe], size: int, options: bytes
 ) -> None:
     a, b = pair
-    one = between(a, b, os.urandom(size), options=options)
+    one = tcp_frame(a, b, os.urandom(size), options=options)
     a.send(one, segment=1400)
     (got,) = b.receive(1, hint=HINT)
     check_contiguous(got, one)
@@ -48,7 +48,7 @@ def test_unexpected_header_makes_frame_contiguous(
 @pytest.mark.parametrize("size", [STRIDE + 1, 2 * STRIDE, 65000])
 def test_unexpected_length_makes_frame_contiguous(pair: tuple[Probe, Probe], size: int) -> None:
     a, b = pair
-    one = between(a, b, os.urandom(size))
+    one = tcp_frame(a, b, os.urandom(size))
     a.send(one, segment=MSS)
     (got,) = b.receive(1, hint=HINT)
     check_contiguous(got, one)
@@ -64,8 +64,8 @@ def test_long_payload_moves_next_payload_out_of_buffer(
     """A payload longer than its stride needs the next one's place, so the next one moves out of the
     buffer."""
     a, b = pair
-    first = between(a, b, os.urandom(size), options=options)
-    second = between(a, b, os.urandom(STRIDE))
+    first = tcp_frame(a, b, os.urandom(size), options=options)
+    second = tcp_frame(a, b, os.urandom(STRIDE))
     for one in (first, second):
         a.send(one, segment=1400)
     time.sleep(0.05)
@@ -78,8 +78,8 @@ def test_other_frames_leave_next_payload_in_buffer(pair: tuple[Probe, Probe]) ->
     """A frame that fits its stride leaves the next payload in the buffer."""
     a, b = pair
     request = arp_request(a.info["mac"], a.info["address"], b.info["address"])
-    for first in (between(a, b), between(a, b, bytes(STRIDE), options=b""), request):
-        second = between(a, b, os.urandom(STRIDE))
+    for first in (tcp_frame(a, b), tcp_frame(a, b, bytes(STRIDE), options=b""), request):
+        second = tcp_frame(a, b, os.urandom(STRIDE))
         a.send(first, segment=1400)
         a.send(second, segment=MSS)
         time.sleep(0.05)
@@ -91,7 +91,7 @@ def test_hint_bounds_bytes_written_to_buffer(pair: tuple[Probe, Probe]) -> None:
     """The buffer ends within the second frame's stride: the rest of its payload stays in the
     slot."""
     a, b = pair
-    sent = [between(a, b, os.urandom(size)) for size in (STRIDE, 100, STRIDE, STRIDE)]
+    sent = [tcp_frame(a, b, os.urandom(size)) for size in (STRIDE, 100, STRIDE, STRIDE)]
     for one in sent:
         a.send(one, segment=MSS)
     time.sleep(0.05)
@@ -106,7 +106,7 @@ def test_hint_bounds_bytes_written_to_buffer(pair: tuple[Probe, Probe]) -> None:
 def test_hint_with_pure_ack(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     for options in (b"", b"\x01\x01\x08\x0a" + bytes(8), b"\x01" * 40):
-        one = between(a, b, options=options)
+        one = tcp_frame(a, b, options=options)
         a.send(one)
         (got,) = b.receive(1, hint=HINT)
         assert got.payload_length == 0 and got.data[:16] == bytes(one)[:16]
@@ -153,7 +153,7 @@ def test_frame_for_two_places_arrives_in_pieces(
     pair: tuple[Probe, Probe], left: int, room: int, places: list[int]
 ) -> None:
     a, b = pair
-    one = between(a, b, os.urandom(STRIDE))
+    one = tcp_frame(a, b, os.urandom(STRIDE))
     a.send(one, segment=MSS)
     got = b.receive(len(places), hint=(HEADERS, left, STRIDE), second=(GAP, NEXT, room))
     assert [frame.place for frame in got] == places
@@ -169,7 +169,7 @@ def test_frame_for_two_places_arrives_in_pieces(
 @pytest.mark.parametrize("size", [4000, 5010, 5024 + 2 * HEADERS - 1])
 def test_short_frame_stays_in_one_piece(pair: tuple[Probe, Probe], size: int) -> None:
     a, b = pair
-    one = between(a, b, os.urandom(size))
+    one = tcp_frame(a, b, os.urandom(size))
     a.send(one, segment=MSS)
     (got,) = b.receive(1, hint=(HEADERS, 5000, STRIDE), second=(GAP, NEXT, 30000))
     assert got.place == (0 if size <= 5000 else -1)
@@ -181,7 +181,7 @@ def test_unexpected_header_makes_frame_for_two_places_contiguous(
     pair: tuple[Probe, Probe], options: bytes
 ) -> None:
     a, b = pair
-    one = between(a, b, os.urandom(STRIDE), options=options)
+    one = tcp_frame(a, b, os.urandom(STRIDE), options=options)
     a.send(one, segment=1400)
     (got,) = b.receive(1, hint=(HEADERS, 5000, STRIDE), second=(GAP, NEXT, 30000))
     check_contiguous(got, one)
@@ -190,7 +190,7 @@ def test_unexpected_header_makes_frame_for_two_places_contiguous(
 def test_burst_ends_with_frame_for_two_places(pair: tuple[Probe, Probe]) -> None:
     """A wrong guess about it would move the frames behind it."""
     a, b = pair
-    sent = [between(a, b, os.urandom(STRIDE)) for _ in range(4)]
+    sent = [tcp_frame(a, b, os.urandom(STRIDE)) for _ in range(4)]
     for one in sent:
         a.send(one, segment=MSS)
     time.sleep(0.05)

@@ -15,8 +15,8 @@ from packet_ports import (
     UNUSED_ADDRESS,
     Hosts,
     Make,
-    between,
     descriptor_tells_of_frames,
+    tcp_frame,
 )
 from port_probe import (
     CHECKSUM_START,
@@ -51,7 +51,7 @@ def test_open_reports_interface_properties(pair: tuple[Probe, Probe], hosts: Hos
 def test_large_segment_crosses_whole(pair: tuple[Probe, Probe], pieces: int) -> None:
     for a, b in (pair, pair[::-1]):
         payload = os.urandom(65000)
-        a.send(between(a, b, payload), segment=MSS, pieces=pieces)
+        a.send(tcp_frame(a, b, payload), segment=MSS, pieces=pieces)
         (got,) = b.receive()
         assert got.segment == MSS and got.good
         assert payload_of([got]) == payload
@@ -62,7 +62,7 @@ def test_large_segment_crosses_whole(pair: tuple[Probe, Probe], pieces: int) -> 
 def test_kernel_segments_without_offloads(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     payload = os.urandom(45 * MSS - 7)
-    a.send(between(a, b, payload), segment=MSS)
+    a.send(tcp_frame(a, b, payload), segment=MSS)
     frames = b.receive_all(45)
     assert len(frames) == 45
     assert all(checksum_ok(frame.data) for frame in frames)
@@ -73,7 +73,7 @@ def test_kernel_segments_without_offloads(pair: tuple[Probe, Probe]) -> None:
 def test_jumbo_frame_crosses_whole(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     assert a.info["mtu"] == 9000
-    one = between(a, b, os.urandom(8948))
+    one = tcp_frame(a, b, os.urandom(8948))
     a.send(one)
     (got,) = b.receive()
     assert got.data[HEADERS:] == one.payload and got.segment == 0
@@ -81,8 +81,8 @@ def test_jumbo_frame_crosses_whole(pair: tuple[Probe, Probe]) -> None:
 
 def test_checksum_status_is_reported(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
-    a.send(between(a, b, b"device sums"))
-    a.send(between(a, b, b"complete", complete=True))
+    a.send(tcp_frame(a, b, b"device sums"))
+    a.send(tcp_frame(a, b, b"complete", complete=True))
     first, second = b.receive(2)
     assert first.good
     assert not second.good and checksum_ok(second.data)
@@ -91,10 +91,10 @@ def test_checksum_status_is_reported(pair: tuple[Probe, Probe]) -> None:
 def test_small_frames_wait_for_the_flush_and_keep_order(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     for number in range(3):
-        a.send(between(a, b, seq=number), flush=False)
+        a.send(tcp_frame(a, b, seq=number), flush=False)
     assert b.receives_no_frame()
-    a.send(between(a, b, bytes(3000), seq=3), segment=MSS, flush=False)
-    a.send(between(a, b, seq=4), flush=False)
+    a.send(tcp_frame(a, b, bytes(3000), seq=3), segment=MSS, flush=False)
+    a.send(tcp_frame(a, b, seq=4), flush=False)
     assert [sequence_of(f.data) for f in b.receive(4)] == [0, 1, 2, 3]
     a.do("flush 0")
     assert [sequence_of(f.data) for f in b.receive(1)] == [4]
@@ -103,18 +103,18 @@ def test_small_frames_wait_for_the_flush_and_keep_order(pair: tuple[Probe, Probe
 def test_many_small_frames_leave_in_one_burst(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     for number in range(100):
-        a.send(between(a, b, seq=number), flush=number == 99)
+        a.send(tcp_frame(a, b, seq=number), flush=number == 99)
     assert [sequence_of(f.data) for f in b.receive(100)] == list(range(100))
 
 
 def test_too_long_frame_is_emsgsize(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
-    for one, segment in ((between(a, b, bytes(65470)), MSS), (between(a, b, bytes(1500)), 0)):
+    for one, segment in ((tcp_frame(a, b, bytes(65470)), MSS), (tcp_frame(a, b, bytes(1500)), 0)):
         with pytest.raises(PortError) as refused:
             a.send(one, segment=segment)
         assert refused.value.number == errno.EMSGSIZE
     with pytest.raises(PortError) as pieces:
-        a.send(between(a, b, bytes(30000)), segment=MSS, pieces=299)
+        a.send(tcp_frame(a, b, bytes(30000)), segment=MSS, pieces=299)
     assert pieces.value.number == errno.EMSGSIZE
 
 
@@ -123,7 +123,7 @@ def test_too_long_frame_is_emsgsize(pair: tuple[Probe, Probe]) -> None:
 
 def test_own_frames_are_not_received(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
-    a.send(between(a, a, b"to myself"))
+    a.send(tcp_frame(a, a, b"to myself"))
     a.send(arp_request(a.info["mac"], a.info["address"], b.info["address"]))
     assert a.receives_no_frame()
 
@@ -131,14 +131,14 @@ def test_own_frames_are_not_received(pair: tuple[Probe, Probe]) -> None:
 def test_filter_of_an_own_address(pair: tuple[Probe, Probe], hosts: Hosts) -> None:
     a, b = pair
     kernel = hosts("veth-1500")[1].address
-    a.send(between(a, b, b"the kernel's", dst=kernel))
+    a.send(tcp_frame(a, b, b"the kernel's", dst=kernel))
     for other in ("02:99:00:00:00:02", "02:77:00:00:00:01"):
-        a.send(between(a, b, b"other mac", dst_mac=other))
-    a.send(bytes(between(a, b))[:12] + b"\x86\xdd" + bytes(100))  # IPv6
-    a.send(bytes(between(a, b))[:12] + b"\x81\x00\x00\x05" + bytes(between(a, b))[12:])
-    a.send(between(a, b, b"ours", complete=True))
+        a.send(tcp_frame(a, b, b"other mac", dst_mac=other))
+    a.send(bytes(tcp_frame(a, b))[:12] + b"\x86\xdd" + bytes(100))  # IPv6
+    a.send(bytes(tcp_frame(a, b))[:12] + b"\x81\x00\x00\x05" + bytes(tcp_frame(a, b))[12:])
+    a.send(tcp_frame(a, b, b"ours", complete=True))
     # A tag of VLAN 0 has only a priority; the kernel removes it.
-    urgent = bytes(between(a, b, b"urgent", complete=True))
+    urgent = bytes(tcp_frame(a, b, b"urgent", complete=True))
     a.send(urgent[:12] + b"\x81\x00\xe0\x00" + urgent[12:])
     assert [f.data[HEADERS:] for f in b.receive_all(2)] == [b"ours", b"urgent"]
 
@@ -152,9 +152,9 @@ def test_tcp_ports_divide_own_address(probe: Make, hosts: Hosts, pair: tuple[Pro
     low.open(f"packet:{host.interface}", address=address, ports="6000-6099")
     high.open(f"packet:{host.interface}", address=address, ports="6100-6199")
     assert 6000 <= low.reserve() <= 6099 and 6100 <= high.reserve() <= 6199
-    a.send(between(a, low, b"low", dport=6099))
-    a.send(between(a, low, b"high", dport=6100))
-    a.send(between(a, low, b"none", dport=6200))
+    a.send(tcp_frame(a, low, b"low", dport=6099))
+    a.send(tcp_frame(a, low, b"high", dport=6100))
+    a.send(tcp_frame(a, low, b"none", dport=6200))
     assert [f.data[HEADERS:] for f in low.receive_all(1)] == [b"low"]
     assert [f.data[HEADERS:] for f in high.receive_all(1)] == [b"high"]
 
@@ -167,7 +167,7 @@ def test_second_mac_address_is_registered(
     other = probe(host)
     other.open(f"packet:{host.interface}", address=f"{UNUSED_ADDRESS}/24", mac="02:55:00:00:00:09")
     assert other.info["mac"] == "02:55:00:00:00:09"
-    a.send(between(a, other, b"hello"))
+    a.send(tcp_frame(a, other, b"hello"))
     assert len(other.receive()) == 1
     known = host.run(["bridge", "fdb", "show", "dev", "eth0"]).stdout
     assert "02:55:00:00:00:09" in known, "the NIC's address filter must have it"
@@ -184,7 +184,7 @@ def test_ports_on_one_interface_receive_from_each_other(
     payload = os.urandom(60000)
     a.send(arp_request(a.info["mac"], a.info["address"], UNUSED_ADDRESS))
     assert len(sibling.receive()) == 1
-    a.send(between(a, sibling, payload), segment=MSS)
+    a.send(tcp_frame(a, sibling, payload), segment=MSS)
     (got,) = sibling.receive()
     assert got.segment == MSS and got.good and got.data[HEADERS:] == payload
 
@@ -203,12 +203,12 @@ def test_fanout_steers_by_local_port(probe: Make, hosts: Hosts, own: bool) -> No
     for queue, mine in ports.items():
         assert all(local % 3 == queue for local in mine)
         for local in mine:
-            sender.send(between(sender, b, os.urandom(40000), dport=local), segment=MSS)
+            sender.send(tcp_frame(sender, b, os.urandom(40000), dport=local), segment=MSS)
     for queue in ports:
         frames = b.receive(6, 0.3, queue=queue)
         assert [int.from_bytes(f.data[36:38], "big") for f in frames] == ports[queue]
     addresses = (sender.info["address"], b.info["address"], sender.info["mac"], b.info["mac"])
-    quoted = between(b, sender, sport=ports[2][0])
+    quoted = tcp_frame(b, sender, sport=ports[2][0])
     sender.send(icmp_unreachable(*addresses, quoted))
     assert len(b.receive(1, queue=2)) == 1, "an ICMP error must reach the queue of the quoted flow"
 
@@ -240,7 +240,7 @@ def test_fanout_groups_are_per_process(probe: Make, hosts: Hosts) -> None:
         one.open("packet:eth0", 2)
         ports.append((one, one.reserve(1)))
     for one, local in ports:
-        sender.send(between(sender, one, dport=local))
+        sender.send(tcp_frame(sender, one, dport=local))
         assert len(one.receive(1, queue=1)) == 1
 
 
@@ -257,7 +257,7 @@ def test_socket_buffer_losses_are_counted(probe: Make, hosts: Hosts) -> None:
     a, b = probe(first), probe(second)
     a.open("packet:eth0", address=f"{first.own_address}/24")
     b.open("packet:eth0", address=f"{second.own_address}/24")
-    big = between(a, b, bytes(64000))
+    big = tcp_frame(a, b, bytes(64000))
     blast = f"blast 0 300 {HEADERS} {MSS} {CHECKSUM_START} 16 {bytes(big).hex()}"
     sent = waiting = 0
     while sent * len(bytes(big)) < 100e6:  # a busy machine needs several
@@ -282,11 +282,11 @@ def test_full_qdisc_is_eagain(probe: Make, hosts: Hosts) -> None:
     try:
         with pytest.raises(PortError) as full:
             while sent < 500:
-                a.send(between(a, b, seq=sent), flush=False)
+                a.send(tcp_frame(a, b, seq=sent), flush=False)
                 sent += 1
         assert full.value.number == errno.EAGAIN
         with pytest.raises(PortError) as full:
-            a.send(between(a, b, bytes(1000)))
+            a.send(tcp_frame(a, b, bytes(1000)))
         assert full.value.number == errno.EAGAIN
         assert a.arm(True), "arm must report the frames held back"
     finally:
@@ -324,7 +324,7 @@ def test_throughput_over_veth(
     """Large segments at full speed. The bound is on the bits for each CPU second of the sender. It
     is low, so that it detects a broken path also on a busy machine."""
     a, b = pair
-    big = between(a, b, bytes(45 * MSS))
+    big = tcp_frame(a, b, bytes(45 * MSS))
     for _ in range(SPEED_TRIES):
         gbit, per_cpu, frames = speed(a, b, big, hint)
         record_property("gbit", round(gbit, 1))

@@ -16,11 +16,11 @@ from packet_ports import (
     UNUSED_ADDRESS,
     Hosts,
     Make,
-    between,
     descriptor_tells_of_frames,
     kernel_moves_bytes,
     listening,
     refusal,
+    tcp_frame,
 )
 from port_probe import (
     CHECKSUM_START,
@@ -112,7 +112,7 @@ def test_segments_are_cut_and_summed(
     mss = 8948 if wire == "veth-9000" else MSS
     for a, b in (xdp_pair, xdp_pair[::-1]):
         payload = os.urandom(length)
-        one = between(a, b, payload, flags=0x19, seq=0xFFFFF000)
+        one = tcp_frame(a, b, payload, flags=0x19, seq=0xFFFFF000)
         a.send(one, segment=mss, pieces=pieces)
         frames = b.receive_bytes(length)
         assert payload_of(frames) == payload
@@ -131,7 +131,7 @@ def test_segments_are_cut_and_summed(
 def test_odd_segment_sizes(xdp_pair: tuple[Probe, Probe], mss: int) -> None:
     a, b = xdp_pair
     payload = os.urandom(20001)
-    a.send(between(a, b, payload), segment=mss, pieces=7)
+    a.send(tcp_frame(a, b, payload), segment=mss, pieces=7)
     frames = b.receive(20001 // mss + 1, 1)
     assert [len(f.data) - HEADERS for f in frames[:-1]] == [mss] * (20001 // mss)
     assert payload_of(frames) == payload and all(checksum_ok(f.data) for f in frames)
@@ -139,22 +139,22 @@ def test_odd_segment_sizes(xdp_pair: tuple[Probe, Probe], mss: int) -> None:
 
 def test_smallest_segments_of_largest_frame_fit(xdp_pair: tuple[Probe, Probe]) -> None:
     a, b = xdp_pair
-    a.send(between(a, b, bytes(65400)), segment=76)
+    a.send(tcp_frame(a, b, bytes(65400)), segment=76)
     assert len(b.receive(861, 1)) == 861
 
 
 def test_frames_keep_their_order(xdp_pair: tuple[Probe, Probe]) -> None:
     a, b = xdp_pair
     for number in range(100):
-        a.send(between(a, b, bytes(number % 3 * 700), seq=number), flush=number == 99)
+        a.send(tcp_frame(a, b, bytes(number % 3 * 700), seq=number), flush=number == 99)
     assert [sequence_of(f.data) for f in b.receive(100)] == list(range(100))
 
 
 def test_complete_frame_is_sent_as_it_is(xdp_pair: tuple[Probe, Probe]) -> None:
     a, b = xdp_pair
-    one = between(a, b, b"complete", complete=True)
+    one = tcp_frame(a, b, b"complete", complete=True)
     a.send(one)
-    a.send(between(a, b, b"wrong sum", complete=True).__bytes__()[:-1] + b"x")
+    a.send(tcp_frame(a, b, b"wrong sum", complete=True).__bytes__()[:-1] + b"x")
     first, second = b.receive(2)
     assert first.data == bytes(one) and not first.good
     assert not second.good and not checksum_ok(second.data)
@@ -162,8 +162,8 @@ def test_complete_frame_is_sent_as_it_is(xdp_pair: tuple[Probe, Probe]) -> None:
 
 def test_too_long_frame_is_emsgsize(xdp_pair: tuple[Probe, Probe]) -> None:
     a, b = xdp_pair
-    too_many = between(a, b, bytes(60000))
-    for one, segment in ((between(a, b, bytes(1500)), 0), (too_many, 1449), (too_many, 20)):
+    too_many = tcp_frame(a, b, bytes(60000))
+    for one, segment in ((tcp_frame(a, b, bytes(1500)), 0), (too_many, 1449), (too_many, 20)):
         with pytest.raises(PortError) as refused:
             a.send(one, segment=segment)
         assert refused.value.number == errno.EMSGSIZE
@@ -173,11 +173,11 @@ def test_too_long_frame_is_emsgsize(xdp_pair: tuple[Probe, Probe]) -> None:
 def test_full_ring_is_eagain_and_nothing_is_lost(xdp_pair: tuple[Probe, Probe]) -> None:
     """A burst beyond the ring gets EAGAIN or arrives; no accepted frame is lost on the way out."""
     a, b = xdp_pair
-    a.send(between(a, b, bytes(60000), seq=0), segment=76, flush=False)
+    a.send(tcp_frame(a, b, bytes(60000), seq=0), segment=76, flush=False)
     sent = 790
     try:
         for number in range(5):
-            a.send(between(a, b, bytes(30000), seq=number), segment=76, flush=False)
+            a.send(tcp_frame(a, b, bytes(30000), seq=number), segment=76, flush=False)
             sent += 395
     except PortError as full:
         assert full.number == errno.EAGAIN
@@ -193,7 +193,7 @@ def test_uncut_segments_of_the_peer_are_split(merged: tuple[Probe, Probe], lengt
     """The peer's kernel does not cut segments and completes no checksums: 64 KiB in one frame."""
     a, b = merged
     payload = os.urandom(length)
-    a.send(between(a, b, payload, flags=0x19, seq=0xFFFF0000), segment=MSS, pieces=3)
+    a.send(tcp_frame(a, b, payload, flags=0x19, seq=0xFFFF0000), segment=MSS, pieces=3)
     frames = b.receive_bytes(len(payload))
     assert payload_of(frames) == payload and all(frame.good for frame in frames)
     assert (len(frames[0].data) > 1514) == (length > MSS)
@@ -210,12 +210,12 @@ def test_uncut_segments_of_the_peer_are_split(merged: tuple[Probe, Probe], lengt
 def test_long_frame_continues_in_the_next_receive(merged: tuple[Probe, Probe]) -> None:
     a, b = merged
     payload = os.urandom(64000)
-    a.send(between(a, b, payload), segment=MSS)
-    a.send(between(a, b, b"next"))
+    a.send(tcp_frame(a, b, payload), segment=MSS)
+    a.send(tcp_frame(a, b, b"next"))
     frames = [frame for _ in range(40) for frame in b.receive(1, 0.05)]
     assert payload_of(frames) == payload + b"next"
     for _ in range(100):  # more chunks than there are: each comes back
-        a.send(between(a, b, payload), segment=MSS)
+        a.send(tcp_frame(a, b, payload), segment=MSS)
         assert payload_of(b.receive(36, 1)) == payload
     assert b.count()["lost"] == 0
 
@@ -226,7 +226,7 @@ def test_offloads_of_the_peer_do_no_harm(probe: Make, hosts: Hosts, wire: str) -
     first, second = hosts(wire)
     a, b = opened(probe, first, "packet:eth0"), opened(probe, second)
     payload = os.urandom(64001)
-    a.send(between(a, b, payload), segment=MSS)
+    a.send(tcp_frame(a, b, payload), segment=MSS)
     frames = b.receive_bytes(len(payload))
     assert payload_of(frames) == payload
     assert all(frame.good or checksum_ok(frame.data) for frame in frames)
@@ -236,7 +236,7 @@ def test_offloads_of_the_peer_do_no_harm(probe: Make, hosts: Hosts, wire: str) -
 def test_damaged_long_frame_is_dropped(xdp_pair: tuple[Probe, Probe]) -> None:
     """Segments of a long frame get new headers, so damage must be found before."""
     a, b = xdp_pair
-    good = between(a, b, os.urandom(5000), complete=True)
+    good = tcp_frame(a, b, os.urandom(5000), complete=True)
     in_payload, in_ip, in_length = (bytearray(bytes(good)) for _ in range(3))
     in_payload[4500] ^= 1
     in_ip[22] ^= 1  # TTL
@@ -263,7 +263,7 @@ def test_arp_and_icmp_reach_the_port(xdp_pair: tuple[Probe, Probe]) -> None:
     b.arm(False)
     assert request in [f.data[: len(request)] for f in b.receive(1, 0)], "at once"
     addresses = (a.info["address"], b.info["address"], a.info["mac"], b.info["mac"])
-    a.send(icmp_unreachable(*addresses, between(b, a)))
+    a.send(icmp_unreachable(*addresses, tcp_frame(b, a)))
     assert [f.data[23] for f in b.receive(1)] == [1]
 
 
@@ -277,7 +277,7 @@ def test_tcp_ports_limit_an_own_address(probe: Make, hosts: Hosts) -> None:
     b.open("xdp:eth0", address=f"{UNUSED_ADDRESS}/24", ports="6000-6099")
     assert 6000 <= b.reserve() <= 6099
     for dport in (5999, 6000, 6099, 6100):
-        a.send(between(a, b, b"%d" % dport, dport=dport))
+        a.send(tcp_frame(a, b, b"%d" % dport, dport=dport))
     assert [f.data[HEADERS:] for f in b.receive_all(2)] == [b"6000", b"6099"]
 
 
@@ -289,15 +289,15 @@ def test_kernel_is_silent_about_held_ports(xdp_shared: tuple[Probe, Probe], host
     local = b.reserve()
     assert local in listening(host)
     for flags in (0x02, 0x12, 0x10, 0x18, 0x11):
-        a.send(between(a, b, b"x" * 10, dport=local, flags=flags))
-    a.send(between(a, b, os.urandom(60000), dport=local), segment=MSS)
+        a.send(tcp_frame(a, b, b"x" * 10, dport=local, flags=flags))
+    a.send(tcp_frame(a, b, os.urandom(60000), dport=local), segment=MSS)
     assert len(b.receive(5 + 42, 5.0)) == 5 + 42
     b.release(local)
     assert local in listening(host), "the port stays reserved for the next flow"
     moved = {name: value - before[name] for name, value in host.counters().items()}
     assert moved["TcpOutRsts"] == 0 and moved["TcpOutSegs"] == 0
     assert moved["TcpInSegs"] == 0, "the kernel must not even see them"
-    a.send(between(a, b, dport=45))
+    a.send(tcp_frame(a, b, dport=45))
     resets = before["TcpOutRsts"] + 1
     wait_until(lambda: host.counters()["TcpOutRsts"] == resets, 20, "others are the kernel's")
     assert not b.receive(1, 0.1)
@@ -309,7 +309,7 @@ def test_many_ports_are_received(xdp_shared: tuple[Probe, Probe]) -> None:
     a, b = xdp_shared
     ports = [b.reserve() for _ in range(300)]
     for local in ports:
-        a.send(between(a, b, dport=local), flush=False)
+        a.send(tcp_frame(a, b, dport=local), flush=False)
     a.do("flush 0")
     assert [int.from_bytes(f.data[36:38], "big") for f in b.receive(300)] == ports
 
@@ -324,7 +324,7 @@ def test_kernel_tcp_works_beside_port(xdp_shared: tuple[Probe, Probe], hosts: Ho
 def test_losses_are_counted_once(xdp_pair: tuple[Probe, Probe]) -> None:
     """A sleeping reader loses the frames beyond its rings, and counts them."""
     a, b = xdp_pair
-    big = bytes(between(a, b, bytes(1448))).hex()
+    big = bytes(tcp_frame(a, b, bytes(1448))).hex()
     sent = json.loads(a.do(f"blast 0 200 {HEADERS} 0 {CHECKSUM_START} 16 {big}"))
     a.do("flush 0")
     waiting = 0
@@ -376,7 +376,7 @@ def test_second_process_is_refused(
     number, text = refusal(probe(host), "xdp:eth0")
     assert number == errno.EBUSY and "another program" in text and "packet:eth0" in text
     a, b = xdp_pair
-    b.send(between(b, a, b"still"))
+    b.send(tcp_frame(b, a, b"still"))
     assert payload_of(a.receive()) == b"still"
 
 
@@ -387,7 +387,7 @@ def test_port_opens_again_at_once(probe: Make, hosts: Hosts) -> None:
     before = None
     for number in range(5):
         b.open("xdp:eth0", address=f"{second.own_address}/24")
-        a.send(between(a, b, b"%d" % number))
+        a.send(tcp_frame(a, b, b"%d" % number))
         assert payload_of(b.receive()) == b"%d" % number
         b.do("close")
         before = before or b.descriptors()
@@ -410,7 +410,7 @@ def test_forked_child_keeps_nothing(probe: Make, hosts: Hosts) -> None:
     a, b = opened(probe, first), opened(probe, second, own=False)
     local = b.reserve()
     child = int(b.do("fork 20000"))
-    a.send(between(a, b, b"after the fork", dport=local))
+    a.send(tcp_frame(a, b, b"after the fork", dport=local))
     assert payload_of(b.receive()) == b"after the fork"
     try:
         b.kill()
@@ -446,7 +446,7 @@ def test_four_capabilities_suffice(probe: Make, hosts: Hosts) -> None:
     one = probe(first, "setpriv", f"--bounding-set={some}", f"--inh-caps={some}")
     one.open("xdp:eth0")
     other = opened(probe, second)
-    other.send(between(other, one, b"hello", dport=one.reserve()))
+    other.send(tcp_frame(other, one, b"hello", dport=one.reserve()))
     assert payload_of(one.receive()) == b"hello"
 
 
@@ -478,14 +478,14 @@ def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
             b.receive()
         assert down.value.number == errno.ENETDOWN, "until it is up again"
         with pytest.raises(PortError) as send_down:
-            b.send(between(b, a, bytes(2000)), segment=MSS)
+            b.send(tcp_frame(b, a, bytes(2000)), segment=MSS)
         assert send_down.value.number == errno.ENETDOWN
         assert not b.arm(True), "a poller may sleep while the link is down"
         b.arm(False)
     finally:
         second.set_link(True)
     assert payload_of(until_received(a, b)) == b"back"
-    b.send(between(b, a, b"there"))
+    b.send(tcp_frame(b, a, b"there"))
     assert payload_of(a.receive()) == b"there"
 
 
@@ -493,7 +493,7 @@ def until_received(a: Probe, b: Probe) -> list[Received]:
     deadline = time.monotonic() + 20
     got: list[Received] = []
     while not got and time.monotonic() < deadline:
-        a.send(between(a, b, b"back"))
+        a.send(tcp_frame(a, b, b"back"))
         got = [f for f in b.receive(4, 0.1) if f.data[HEADERS:] == b"back"][:1]
     return got
 
@@ -504,9 +504,9 @@ def test_send_notices_that_the_link_is_down(probe: Make, hosts: Hosts) -> None:
     a, b = opened(probe, first), opened(probe, second)
     second.set_link(False)
     try:
-        b.send(between(b, a))  # the flush finds out
+        b.send(tcp_frame(b, a))  # the flush finds out
         with pytest.raises(PortError) as down:
-            b.send(between(b, a))
+            b.send(tcp_frame(b, a))
         assert down.value.number == errno.ENETDOWN
         assert not b.arm(True)
     finally:
@@ -561,11 +561,11 @@ def test_all_queues_are_received(wide: tuple[Host, str], probe: Make) -> None:
     assert "4 queues" in b.info["summary"]
     assert (b.count()["xdp_sockets"], b.count()["xdp_zero_copy"]) == (4, 0)
     for number in range(64):
-        a.send(between(a, b, b"%d" % number, sport=40000 + number), queue=number % 4)
+        a.send(tcp_frame(a, b, b"%d" % number, sport=40000 + number), queue=number % 4)
     got = sorted(int(f.data[HEADERS:]) for f in b.receive(64, 1))
     assert got == list(range(64))
     payload = os.urandom(60000)
-    a.send(between(a, b, payload), segment=MSS)
+    a.send(tcp_frame(a, b, payload), segment=MSS)
     assert payload_of(b.receive_bytes(len(payload))) == payload
 
 
@@ -587,7 +587,7 @@ def test_throughput_over_veth(xdp_pair: tuple[Probe, Probe], record_property: Pr
     """The bound is low, so that it detects a broken path also on a busy machine."""
     a, b = xdp_pair
     for _ in range(5):
-        gbit, frames = speed(a, b, between(a, b, bytes(45 * MSS)))
+        gbit, frames = speed(a, b, tcp_frame(a, b, bytes(45 * MSS)))
         record_property("gbit", round(gbit, 1))
         if gbit > 0.1 and frames > 200:
             return

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from packet_ports import MSS, Hosts, Make, between, kernel_moves_bytes, listening
+from packet_ports import MSS, Hosts, Make, kernel_moves_bytes, listening, tcp_frame
 from port_probe import HEADERS, PortError, Probe, arp_request, icmp_unreachable
 
 from tools.hosts.ranks import wait_until
@@ -23,9 +23,9 @@ def test_kernel_does_not_answer_reserved_ports(shared: tuple[Probe, Probe], host
     local = b.reserve()
     assert local in listening(host)
     for flags in (0x02, 0x12, 0x10, 0x18, 0x11):
-        a.send(between(a, b, b"x" * 10, dport=local, flags=flags))
-    a.send(between(a, b, dport=local, flags=0x02, ttl=255))
-    a.send(between(a, b, os.urandom(60000), dport=local), segment=MSS)
+        a.send(tcp_frame(a, b, b"x" * 10, dport=local, flags=flags))
+    a.send(tcp_frame(a, b, dport=local, flags=0x02, ttl=255))
+    a.send(tcp_frame(a, b, os.urandom(60000), dport=local), segment=MSS)
     assert len(b.receive(7)) == 7
     b.release(local)
     assert local in listening(host), "the port stays reserved for the next flow"
@@ -40,18 +40,18 @@ def test_kernel_resets_unreserved_port(shared: tuple[Probe, Probe], hosts: Hosts
     a, b = shared
     host = hosts("veth-1500")[1]
     before = host.counters()["TcpOutRsts"]
-    a.send(between(a, b, dport=45))
+    a.send(tcp_frame(a, b, dport=45))
     wait_until(lambda: host.counters()["TcpOutRsts"] == before + 1, 20, "the kernel sends no reset")
 
 
 def test_filter_of_a_shared_address(shared: tuple[Probe, Probe]) -> None:
     a, b = shared
     local = b.reserve()
-    quoted = between(b, a, sport=local)
+    quoted = tcp_frame(b, a, sport=local)
     addresses = (a.info["address"], b.info["address"], a.info["mac"], b.info["mac"])
-    a.send(between(a, b, b"not ours", dport=(local + 1000) % 30000 + 1024))
-    a.send(between(a, b, b"fragment", dport=local, fragment=100))
-    a.send(between(a, b, b"ours", dport=local, complete=True))
+    a.send(tcp_frame(a, b, b"not ours", dport=(local + 1000) % 30000 + 1024))
+    a.send(tcp_frame(a, b, b"fragment", dport=local, fragment=100))
+    a.send(tcp_frame(a, b, b"ours", dport=local, complete=True))
     a.send(icmp_unreachable(*addresses, quoted))
     echo = bytearray(icmp_unreachable(*addresses, quoted))
     echo[34] = 8
@@ -114,7 +114,7 @@ def test_ports_are_held_in_blocks(shared: tuple[Probe, Probe], hosts: Hosts) -> 
     held = listening(host)
     assert ports <= held and len(held) <= 80, "ports must be reserved in blocks"
     for local in ports:
-        a.send(between(a, b, dport=local))
+        a.send(tcp_frame(a, b, dport=local))
     assert len(b.receive(40)) == 40
     for local in ports:
         b.release(local)
@@ -128,7 +128,7 @@ def test_several_hundred_ports_are_received(shared: tuple[Probe, Probe], hosts: 
     ports = [b.reserve() for _ in range(300)]
     assert len(set(ports)) == 300
     for local in ports:
-        a.send(between(a, b, dport=local), flush=False)
+        a.send(tcp_frame(a, b, dport=local), flush=False)
     a.do("flush 0")
     assert [int.from_bytes(f.data[36:38], "big") for f in b.receive(300)] == ports
 
@@ -137,7 +137,7 @@ def test_requested_port_is_reserved(shared: tuple[Probe, Probe], hosts: Hosts) -
     a, b = shared
     host = hosts("veth-1500")[1]
     assert b.reserve(0, 5201) == 5201
-    a.send(between(a, b, b"x", dport=5201))
+    a.send(tcp_frame(a, b, b"x", dport=5201))
     assert len(b.receive()) == 1
     taken = host.popen(["iperf3", "-s", "-p", "5202"], stdout=subprocess.DEVNULL)
     wait_until(lambda: 5202 in listening(host), 20, "iperf3 does not listen")
@@ -170,7 +170,7 @@ def test_ports_on_shared_address_differ(
     a = shared[0]
     here, there = a.reserve(), sibling.reserve()
     assert here != there
-    a.send(between(a, sibling, b"to the sibling", sport=here, dport=there))
+    a.send(tcp_frame(a, sibling, b"to the sibling", sport=here, dport=there))
     assert [f.data[HEADERS:] for f in sibling.receive()] == [b"to the sibling"]
     assert a.receives_no_frame()
 
@@ -186,6 +186,6 @@ def test_many_processes_share_an_address(probe: Make, hosts: Hosts) -> None:
         ranks.append((one, one.reserve()))
     assert len({local for _, local in ranks}) == 8
     for one, local in ranks:
-        sender.send(between(sender, one, b"%d" % local, dport=local))
+        sender.send(tcp_frame(sender, one, b"%d" % local, dport=local))
     for one, local in ranks:
         assert [f.data[HEADERS:] for f in one.receive_all(1)] == [b"%d" % local]

@@ -58,7 +58,7 @@ static int run_seeds(const char *text, FILE *capture)
   return good ? 0 : 1;
 }
 
-static int run_words(const char *text, FILE *capture)
+static int run_scenario(const char *text, FILE *capture)
 {
   struct sim_spec spec;
   char error[SIM_MESSAGE];
@@ -82,40 +82,40 @@ static int print_drawn(const char *text)
   return 0;
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
   const char *seeds = NULL, *scenario = NULL;
   FILE *capture = NULL;
-  for (int i = 1; i < count; i++) {
-    bool more = i + 1 < count;
-    if (strcmp(words[i], "--help") == 0) {
+  for (int i = 1; i < argc; i++) {
+    bool more = i + 1 < argc;
+    if (strcmp(argv[i], "--help") == 0) {
       fputs(usage, stdout);
       spec_help(stdout);
       return 0;
     }
-    if (strcmp(words[i], "--print") == 0 && more) {
-      return print_drawn(words[i + 1]);
+    if (strcmp(argv[i], "--print") == 0 && more) {
+      return print_drawn(argv[i + 1]);
     }
-    if (strcmp(words[i], "--seeds") == 0 && more) {
-      seeds = words[++i];
-    } else if (strcmp(words[i], "--capture") == 0 && more && !capture) {
-      capture = fopen(words[++i], "wb");
+    if (strcmp(argv[i], "--seeds") == 0 && more) {
+      seeds = argv[++i];
+    } else if (strcmp(argv[i], "--capture") == 0 && more && !capture) {
+      capture = fopen(argv[++i], "wb");
       if (!capture) {
-        fprintf(stderr, "harp-sim: %s: %s; name a file that can be written\n", words[i],
+        fprintf(stderr, "harp-sim: %s: %s; name a file that can be written\n", argv[i],
                 strerror(errno));
         return 1;
       }
-    } else if (*words[i] != '-' && !scenario) {
-      scenario = words[i];
+    } else if (*argv[i] != '-' && !scenario) {
+      scenario = argv[i];
     } else {
-      return wrong_usage(words[i]);
+      return wrong_usage(argv[i]);
     }
   }
   if (!seeds == !scenario) {
     return wrong_usage("name a scenario or seeds");
   }
   traffic_pattern_create();
-  int status = seeds ? run_seeds(seeds, capture) : run_words(scenario, capture);
+  int status = seeds ? run_seeds(seeds, capture) : run_scenario(scenario, capture);
   if (capture && fclose(capture) != 0) {
     fprintf(stderr, "harp-sim: the capture is incomplete: %s\n", strerror(errno));
     status = 1;

@@ -73,13 +73,13 @@ static void try_pieces(void)
        "a wrong sum", length);
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
-  if (count != 3) {
+  if (argc != 3) {
     return 2;
   }
-  srandom((unsigned)atoi(words[1]));
-  for (int i = 0; i < atoi(words[2]); i++) {
+  srandom((unsigned)atoi(argv[1]));
+  for (int i = 0; i < atoi(argv[2]); i++) {
     if (i % 100 == 0) {
       int extreme = i % 300 == 0; /* all ones: most carries */
       for (size_t at = 0; at < ROOM; at++) {

@@ -331,15 +331,15 @@ def test_each_out_of_order_segment_of_burst_is_acked(wire):
 
 
 @pytest.mark.parametrize(
-    ("trusted", "shut", "answers"),
+    ("authenticated", "shut", "answers"),
     [(False, False, 6), (False, True, 6), (True, False, 1)],
     ids=["another stack", "another stack that receives no more", "a HARP host"],
 )
-def test_burst_acks_differ_for_harp_and_other_peers(wire, trusted, shut, answers):
+def test_burst_acks_differ_for_harp_and_other_peers(wire, authenticated, shut, answers):
     """RFC 5681, 4.2: of ten and a FIN in one burst. HARP hosts get one acknowledgement a burst."""
     w, a, b = pair(wire, initial_window=10, delayed_ack_us=40_000)
     one, other = connect_flows(w, a, b)
-    if trusted:
+    if authenticated:
         other.trust(5000)
     if shut:
         other.close()

@@ -11,7 +11,7 @@ from harp.testing.dialogue import payload
 from harp.testing.flights import MSS, ack, dsack, resent, send_flight, stamped
 from harp.testing.wire import pattern
 
-# How patient
+# The reordering window
 
 
 def test_dsack_widens_rack_window(dialogue):

@@ -18,7 +18,7 @@ from tools.measure import fairness, recovery
 from tools.measure.fairness import Row, share
 from tools.measure.meter import Meter
 from tools.measure.recovery import HARP, LINUX, PAIRS, Cell, Point, Recovery, Trial, judge, points
-from tools.measure.stats import between
+from tools.measure.stats import increase
 
 KB = 1000
 
@@ -76,11 +76,11 @@ def test_points_are_complete() -> None:
 
 def test_interpolation_between_samples() -> None:
     timeline = [(1.0, 0.0), (2.0, 10.0), (4.0, 50.0)]
-    assert between(timeline, 1.5, 3.0) == 25.0
-    assert between(timeline, 0.0, 9.0) == 50.0
-    assert between(timeline, 4.0, 5.0) == 0.0
+    assert increase(timeline, 1.5, 3.0) == 25.0
+    assert increase(timeline, 0.0, 9.0) == 50.0
+    assert increase(timeline, 4.0, 5.0) == 0.0
     with pytest.raises(ValueError):
-        between([], 0, 1)
+        increase([], 0, 1)
 
 
 def test_load_meter_measures_busy_time() -> None:

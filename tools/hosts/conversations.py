@@ -34,7 +34,7 @@ class Load:
     rate: float = 0.0
     held: bool = False
 
-    def words(self) -> list[str]:
+    def args(self) -> list[str]:
         words = [f"--send={self.bytes}", f"--seed={self.seed}", f"--rate={self.rate}"]
         return words + (["--held"] if self.held else [])
 
@@ -95,7 +95,7 @@ class Peer:
         load: Load,
         prefix: Sequence[str] = (),
     ) -> None:
-        words = [*prefix, sys.executable, PEER, role, address, port, *load.words()]
+        words = [*prefix, sys.executable, PEER, role, address, port, *load.args()]
         self.process = host.popen(
             [str(word) for word in words],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -153,7 +153,7 @@ class Netcat:
             stdin=source_end[0], stdout=sink_end[1], stderr=subprocess.PIPE,
         )  # fmt: skip
         self.source = host.popen(
-            [*prefix, sys.executable, PEER, "source", *load.words()],
+            [*prefix, sys.executable, PEER, "source", *load.args()],
             stdin=subprocess.PIPE, stdout=source_end[1], stderr=subprocess.PIPE,
         )  # fmt: skip
         for end in (*source_end, *sink_end):

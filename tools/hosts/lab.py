@@ -257,7 +257,7 @@ class Lab:
         self.relay_counts: Dict[str, Any] = {}
         self.id = secrets.token_hex(3)
         self.hosts = [Host(f"{PREFIX}{self.id}-h{i}", i, parsed) for i in range(hosts)]
-        self._middle = f"{PREFIX}{self.id}-mid" if relay or parsed.bridge else None
+        self._middlebox = f"{PREFIX}{self.id}-mid" if relay or parsed.bridge else None
         self._lock: Optional[int] = None
         self._sigterm: Any = None
 
@@ -272,11 +272,11 @@ class Lab:
                 time.sleep(0.005)
 
     @property
-    def middle(self) -> str:
+    def middlebox(self) -> str:
         """The namespace of the relay or the bridge between the hosts; port0 leads to host 0."""
-        if not self._middle:
+        if not self._middlebox:
             raise LabError("this wire has no relay or bridge between the hosts")
-        return self._middle
+        return self._middlebox
 
     # -- lifetime
 
@@ -330,7 +330,9 @@ class Lab:
     # -- building
 
     def _build(self) -> None:
-        names = [host.namespace for host in self.hosts] + ([self._middle] if self._middle else [])
+        names = [host.namespace for host in self.hosts] + (
+            [self._middlebox] if self._middlebox else []
+        )
         for name in names:
             _ip("netns", "add", name)
             _quiet_ipv6(name)
@@ -347,9 +349,9 @@ class Lab:
             self._start_relay(self.relay_spec)
 
     def _start_relay(self, spec: RelaySpec) -> None:
-        assert self._middle
+        assert self._middlebox
         self.relay_spec = spec
-        self.relay = Relay(spec, self._middle, "port0", "port1")
+        self.relay = Relay(spec, self._middlebox, "port0", "port1")
 
     def impair(self, spec: RelaySpec) -> Dict[str, Any]:
         """Changes the faults from now on. Returns the relay's counts so far. Frames in the relay
@@ -366,11 +368,11 @@ class Lab:
         _ip(*near, "type", "veth", "peer", "name", peer, "mtu", mtu, "netns", peer_namespace)
 
     def _join_by_bridge(self) -> None:
-        middle = self._middle
-        assert middle
+        middlebox = self._middlebox
+        assert middlebox
         _ip(
             "-n",
-            middle,
+            middlebox,
             "link",
             "add",
             "bridge0",
@@ -383,23 +385,23 @@ class Lab:
             "mcast_snooping",
             0,
         )
-        _ip("-n", middle, "link", "set", "bridge0", "up")
+        _ip("-n", middlebox, "link", "set", "bridge0", "up")
         for host in self.hosts:
             port = self._port(host)
-            _ip("-n", middle, "link", "set", port, "master", "bridge0")
+            _ip("-n", middlebox, "link", "set", port, "master", "bridge0")
 
     def _join_by_relay(self) -> None:
         for host in self.hosts:
             self._port(host)
 
     def _port(self, host: Host) -> str:
-        """Makes a veth pair from a host to the middle. Returns the name of the middle's end."""
-        assert self._middle
+        """Makes a veth pair from a host to the middlebox. Returns the name of its end there."""
+        assert self._middlebox
         port = f"port{host.index}"
-        self._veth(host, self._middle, port)
+        self._veth(host, self._middlebox, port)
         if not self.wire.offloads:
-            _switch_offloads(self._middle, port, OFFLOADS, False)
-        _ip("-n", self._middle, "link", "set", port, "up")
+            _switch_offloads(self._middlebox, port, OFFLOADS, False)
+        _ip("-n", self._middlebox, "link", "set", port, "up")
         return port
 
     def _configure(self, host: Host) -> None:

@@ -15,7 +15,7 @@ import click
 from tools.hosts.conversations import Conversation, Load, OneWay
 from tools.hosts.lab import Lab, LabError
 from tools.hosts.relay import RelaySpec
-from tools.measure.stats import between, summarize
+from tools.measure.stats import increase, summarize
 from tools.measure.tables import markdown
 from tools.measure.verdicts import Verdict, show_verdicts
 
@@ -54,7 +54,7 @@ def share(first: Conversation, second: Conversation) -> tuple[float, float]:
     begin = max(timeline[0][0] for timeline in timelines)
     end = min(timeline[-1][0] for timeline in timelines)
     assert end - begin >= LEAST_S, f"the flows ran together for only {end - begin:.2f} s"
-    one, other = (between(timeline, begin, end) for timeline in timelines)
+    one, other = (increase(timeline, begin, end) for timeline in timelines)
     return 2 * one / (one + other), (one + other) / (end - begin) / 1e6
 
 

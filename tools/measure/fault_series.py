@@ -13,7 +13,7 @@ from typing import Optional
 from tools.hosts.jobs import job
 from tools.hosts.ranks import TooLate
 from tools.measure.fault_table import blackhole_one_flow
-from tools.measure.fault_trials import FLOWS, Setting, join, words_for
+from tools.measure.fault_trials import FLOWS, Setting, args_for, join
 
 PERIOD_S = 1.0
 LIMIT_S = 60.0  # seconds for the job to finish after the last blackhole
@@ -49,7 +49,7 @@ def run_series(setting: Setting, seconds: int, folder: Path) -> Series:
     hosts fail."""
     draw = random.Random(f"{setting.seed}/series")
     series = Series()
-    words = [*words_for(seconds * PERIOD_S + 1, "8M"), "--timeout", 30]
+    words = [*args_for(seconds * PERIOD_S + 1, "8M"), "--timeout", 30]
     if setting.inject_wrong:
         words.append("--inject-wrong")
     with ExitStack() as stack:

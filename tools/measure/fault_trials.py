@@ -131,7 +131,7 @@ class Trial:
     def another_job(self) -> Iterator[Callable[[int], Perf]]:
         """Yields a function that starts a rank of another job at a site."""
         rendezvous = f"{self.joint.host}:{random_port()}"
-        words = list(map(str, words_for(0.2)))
+        words = list(map(str, args_for(0.2)))
         with ExitStack() as stack:
 
             def start(number: int) -> Perf:
@@ -224,7 +224,7 @@ class Fault:
 # -- the trial
 
 
-def words_for(seconds: float, size: str = "4M", rate: float = GBIT) -> list[object]:
+def args_for(seconds: float, size: str = "4M", rate: float = GBIT) -> list[object]:
     """An all_reduce that lasts at least `seconds`, verified from the first iteration on."""
     share = rate / GBIT * 4 / int(size.rstrip("M"))
     iterations = int(seconds * ITERATIONS_A_SECOND * share) + 2
@@ -312,7 +312,7 @@ def _words(fault: Fault, timeout_s: float, inject_wrong: bool) -> list[object]:
     lasts = timeout_s + 2.0 if fault.beyond else 0.6 * timeout_s
     seconds = DELAY_S + lasts + 1.0 if fault.ends == WENT_ON else 3600
     seconds_most = int(timeout_s + HANG_S) + 1  # longer than HARP's own timeout
-    words = [*words_for(seconds, fault.size, fault.rate), *fault.words, "--timeout", seconds_most]
+    words = [*args_for(seconds, fault.size, fault.rate), *fault.words, "--timeout", seconds_most]
     return [*words, "--inject-wrong"] if inject_wrong else words
 
 

@@ -257,7 +257,7 @@ def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
             packet_site(place, host, bool(own), port=port, timeout_ms=TIMEOUT_MS)
             for place, host in hosts
         ]
-        switch = Host(lab.middle, 1, lab.wire, "port1")  # the port of the victim's peer
+        switch = Host(lab.middlebox, 1, lab.wire, "port1")  # the port of the victim's peer
         listener = _program(switch, "listen", switch.interface, sites[0].address, int(END_S))
         _expect_ready(listener)
         with job(sites, victim.address, whole) as running:
@@ -274,14 +274,14 @@ def _between_wires(places: Sequence[Path], words: Sequence[str]) -> Iterator[Sce
     ]
     whole = [str(flood_program()), "forward", *map(str, wires), sites[0].address]
     pipe = subprocess.PIPE
-    middle = subprocess.Popen(whole, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    flooder = subprocess.Popen(whole, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     try:
-        _expect_ready(middle)
+        _expect_ready(flooder)
         with job(sites, "127.0.0.1", words) as running:
-            heard = _line(middle, END_S)
-            yield Scene(running, WireFlooder(sites[0].address, heard, middle))
+            heard = _line(flooder, END_S)
+            yield Scene(running, WireFlooder(sites[0].address, heard, flooder))
     finally:
-        middle.kill()
-        middle.communicate()
+        flooder.kill()
+        flooder.communicate()
         for wire in wires:
             remove_wire(wire)

@@ -7,7 +7,7 @@ import threading
 import time
 
 from tools.measure.iperf import busy_seconds
-from tools.measure.stats import between
+from tools.measure.stats import increase
 
 SAMPLE_S = 0.02
 
@@ -35,4 +35,4 @@ class Meter:
 
     def busy(self, begin: float, end: float) -> float:
         """The busy time between two times of CLOCK_MONOTONIC without the load, in seconds."""
-        return max(0.0, between(self._samples, begin, end))
+        return max(0.0, increase(self._samples, begin, end))

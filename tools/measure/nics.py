@@ -21,7 +21,7 @@ from tools.hosts.lab import Lab
 from tools.hosts.rails import Rails, add_rails
 from tools.hosts.ranks import TooLate, wait_until, wrong_elements
 from tools.measure.records import describe_host, load_records
-from tools.measure.stats import Summary, between, ratios, summarize
+from tools.measure.stats import Summary, increase, ratios, summarize
 from tools.measure.tables import markdown
 from tools.measure.verdicts import Verdict
 
@@ -197,7 +197,7 @@ class _Meter:
         return self.rate(began, time.monotonic())
 
     def rate(self, begin: float, end: float) -> float:
-        return between(self.timeline, begin, end) * 8 / 1e9 / (end - begin)
+        return increase(self.timeline, begin, end) * 8 / 1e9 / (end - begin)
 
     def first_at(self, least: float, since: float) -> Optional[float]:
         """Seconds from `since` to the end of the first quarter of a second with that rate."""

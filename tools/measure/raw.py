@@ -26,7 +26,7 @@ HEADERS = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps
 TCP_START = 14 + 20
 TCP_CHECKSUM = 16  # offset from TCP_START
 LEAD_MS = 100  # the sender starts earlier and ends later than the receiver, by this time
-MEET_MS = 3000  # the same for two processes with DPDK, which take time to start and connect
+CONNECT_MS = 3000  # the same for two processes with DPDK, which take time to start and connect
 
 
 def _probe() -> Path:
@@ -138,7 +138,7 @@ def run_raw_shared(
             devices[0],
             link.mtu,
             "dma_map",
-            f"blast 0 {milliseconds + MEET_MS} {HEADERS} {mss if link.segments else 0} {sums} "
+            f"blast 0 {milliseconds + CONNECT_MS} {HEADERS} {mss if link.segments else 0} {sums} "
             f"{frame}",
         )
         received = _answers(receiving, seconds + 30)[-1]

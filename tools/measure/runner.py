@@ -14,7 +14,7 @@ from harp.paths import build_dir, perf_program
 from tools.hosts.lab import Host, Lab
 from tools.measure.records import Record, RecordError, load_records
 from tools.measure.shared import HarpEthdev
-from tools.measure.site import perf_words, write_configuration
+from tools.measure.site import perf_args, write_configuration
 
 RENDEZVOUS_PORT = 29411
 
@@ -89,7 +89,7 @@ class HarpPacket:
         return ", ".join(words)
 
     def arguments(self) -> List[str]:
-        return perf_words(self.api, self.flows)
+        return perf_args(self.api, self.flows)
 
     def environment(self, host: Host, folder: Path) -> Dict[str, str]:
         """Writes the host's configuration into `folder`. Returns the variables that name it."""

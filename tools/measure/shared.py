@@ -13,7 +13,7 @@ from typing import Dict, List, Optional
 
 from tools.hosts.lab import Host
 from tools.measure.records import Record
-from tools.measure.site import perf_words, write_configuration
+from tools.measure.site import perf_args, write_configuration
 
 DESCRIPTORS = 1024
 VHOST, VIRTIO_USER = "vhost", "virtio_user"
@@ -76,7 +76,7 @@ class HarpEthdev:
         return f"{self.name} in shared memory ({self.link.name}), {self.direction}"
 
     def arguments(self) -> List[str]:
-        return perf_words(self.api, self.flows)
+        return perf_args(self.api, self.flows)
 
     def environment(self, host: Host, folder: Path) -> Dict[str, str]:
         """Writes the host's configuration into `folder`. Returns the variables that name it. The

@@ -18,7 +18,7 @@ def write_configuration(folder: Path, keys: Mapping[str, str]) -> Dict[str, str]
     return {"HARP_CONF_DIR": str(configuration), "HARP_RUN_DIR": str(run)}
 
 
-def perf_words(api: Optional[int], flows: Optional[int]) -> List[str]:
+def perf_args(api: Optional[int], flows: Optional[int]) -> List[str]:
     """The options of `harp perf` for the values that are given."""
     words = ["--api", str(api)] if api else []
     return words + (["--flows", str(flows)] if flows else [])

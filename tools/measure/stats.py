@@ -46,14 +46,14 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Summary:
     return summarize([a / b for a, b in zip(ours, theirs)])
 
 
-def between(timeline: Sequence[Tuple[float, float]], begin: float, end: float) -> float:
+def increase(timeline: Sequence[Tuple[float, float]], begin: float, end: float) -> float:
     """The increase of a count between two times, by linear interpolation of its samples.
 
     timeline: ascending times, each with the count. Outside of it the count is constant. Raises
     ValueError if it is empty.
     """
     if not timeline:
-        raise ValueError("no samples to look between")
+        raise ValueError("the timeline has no samples")
 
     def at(moment: float) -> float:
         after = bisect([one[0] for one in timeline], moment)

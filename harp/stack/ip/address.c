@@ -66,11 +66,11 @@ bool address_conflicts(const struct harp_stack *stack, const uint8_t *arp)
  * announcements without end. */
 void address_conflict(struct harp_stack *stack, const uint8_t *mac)
 {
-  bool again = stack->conflicted && stack->now - stack->conflict_heard < DEFEND_INTERVAL;
+  bool again = stack->conflicted && stack->now - stack->last_conflict < DEFEND_INTERVAL;
   COUNT(stack, arp_conflicts);
   memcpy(stack->conflict_mac, mac, 6);
   stack->conflicted = true;
-  stack->conflict_heard = stack->now;
+  stack->last_conflict = stack->now;
   if (stack->announced && !again) {
     harp_stack_announce(stack);
   }

@@ -16,31 +16,31 @@
 #include "harp/stack/stack_state.h"
 
 /* RFC 1122, 2.3.2.1: at most one request a second for one address. */
-#define ASK_INTERVAL NS_PER_S
+#define REQUEST_INTERVAL NS_PER_S
 #define FRESH_TIME (60 * NS_PER_S)
 #define DISPUTED_TIME (5 * NS_PER_S) /* a disputed address is checked again soon */
 
 enum {
-  ASKED_IN_PERSON = 2,       /* unicast requests in PROBE, before broadcast ones */
+  UNICAST_REQUESTS = 2,      /* unicast requests in PROBE, before broadcast ones */
   REQUESTS_PER_SECOND = 256, /* first requests for unexpected addresses; as many repeats */
   QUEUED_SHARE = 8, /* at most 1/QUEUED_SHARE of the packet buffers may wait for ARP replies */
 };
 
-static void ask_later(struct harp_stack *stack, struct harp_neighbour *neighbour)
+static void schedule_request(struct harp_stack *stack, struct harp_neighbour *neighbour)
 {
   /* The same interval for all, so the list stays sorted. */
-  neighbour->deadline = stack->now + ASK_INTERVAL;
+  neighbour->deadline = stack->now + REQUEST_INTERVAL;
   list_move(&stack->neighbours_waiting, &neighbour->waits);
 }
 
-static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour)
+static void send_request(struct harp_stack *stack, struct harp_neighbour *neighbour)
 {
   /* A known neighbour gets unicast requests first (RFC 1122, 2.3.2.1). */
-  bool in_person = neighbour->state == NEIGHBOUR_PROBE && neighbour->probes < ASKED_IN_PERSON;
-  const uint8_t *to = in_person ? neighbour->mac : arp_broadcast;
+  bool unicast = neighbour->state == NEIGHBOUR_PROBE && neighbour->probes < UNICAST_REQUESTS;
+  const uint8_t *to = unicast ? neighbour->mac : arp_broadcast;
   neighbour->probes++;
-  neighbour->asked = stack->now;
-  ask_later(stack, neighbour);
+  neighbour->requested = stack->now;
+  schedule_request(stack, neighbour);
   COUNT(stack, arp_requests_out);
   arp_send(stack, ARP_REQUEST, to, stack->config.address, arp_nobody, neighbour->address);
 }
@@ -82,8 +82,9 @@ static void find_place(struct harp_stack *stack, struct harp_neighbour *entry)
   if (entry->user_count > 0) {
     list_remove(&entry->idle_link);
   } else {
-    bool asked = entry->state == NEIGHBOUR_INCOMPLETE;
-    list_move(asked ? &stack->neighbours_incomplete : &stack->neighbours_idle, &entry->idle_link);
+    bool incomplete = entry->state == NEIGHBOUR_INCOMPLETE;
+    list_move(incomplete ? &stack->neighbours_incomplete : &stack->neighbours_idle,
+              &entry->idle_link);
   }
 }
 
@@ -185,13 +186,13 @@ void neighbours_destroy(struct harp_stack *stack)
 static void check(struct harp_stack *stack, struct harp_neighbour *neighbour)
 {
   set_state(stack, neighbour, NEIGHBOUR_PROBE);
-  ask(stack, neighbour);
+  send_request(stack, neighbour);
 }
 
 void neighbour_probe(struct harp_stack *stack, struct harp_neighbour *neighbour)
 {
   if (neighbour->state == NEIGHBOUR_REACHABLE && neighbour->deadline != UINT64_MAX &&
-      stack->now - neighbour->asked >= ASK_INTERVAL) {
+      stack->now - neighbour->requested >= REQUEST_INTERVAL) {
     check(stack, neighbour);
   }
 }
@@ -209,7 +210,7 @@ static bool may_ask(struct harp_stack *stack, const struct harp_neighbour *entry
   if (address == stack->config.gateway || stack->expected[bucket_of(stack, address)] == address) {
     return true;
   }
-  bool before = entry->asked != 0;
+  bool before = entry->requested != 0;
   bool may = limit_allows(before ? &stack->arp_repeat_limit : &stack->arp_ask_limit, stack->now,
                           REQUESTS_PER_SECOND);
   COUNT_N(stack, arp_requests_limited, !may);
@@ -219,10 +220,10 @@ static bool may_ask(struct harp_stack *stack, const struct harp_neighbour *entry
 static void ask_if_allowed(struct harp_stack *stack, struct harp_neighbour *entry)
 {
   if (may_ask(stack, entry)) {
-    ask(stack, entry);
+    send_request(stack, entry);
   } else {
     entry->probes++;
-    ask_later(stack, entry);
+    schedule_request(stack, entry);
   }
 }
 
@@ -361,14 +362,14 @@ void neighbour_learn(struct harp_stack *stack, uint32_t address, const uint8_t *
   bool same = memcmp(entry->mac, mac, 6) == 0;
   if (entry->state == NEIGHBOUR_REACHABLE && !same) {
     entry->disputed = true;
-    if (stack->now - entry->asked >= ASK_INTERVAL) {
+    if (stack->now - entry->requested >= REQUEST_INTERVAL) {
       check(stack, entry);
     } else { /* a flood of claims causes no flood of requests; this claim is checked later */
-      entry->deadline = HARP_MIN(entry->deadline, entry->asked + ASK_INTERVAL);
+      entry->deadline = HARP_MIN(entry->deadline, entry->requested + REQUEST_INTERVAL);
     }
     return;
   }
-  if (entry->state == NEIGHBOUR_PROBE && !same && entry->probes <= ASKED_IN_PERSON) {
+  if (entry->state == NEIGHBOUR_PROBE && !same && entry->probes <= UNICAST_REQUESTS) {
     entry->disputed = true;
     return;
   }
@@ -398,11 +399,11 @@ static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry,
                         neighbour_failed *failed)
 {
   if (entry->state == NEIGHBOUR_PROBE && entry->probes < NEIGHBOUR_PROBES) {
-    ask(stack, entry);
+    send_request(stack, entry);
   } else if (entry->state == NEIGHBOUR_PROBE) {
     /* It no longer answers at its hardware address: ask by broadcast from now on. */
     set_state(stack, entry, NEIGHBOUR_INCOMPLETE);
-    ask(stack, entry);
+    send_request(stack, entry);
   } else if (entry->probes < NEIGHBOUR_PROBES) {
     ask_if_allowed(stack, entry);
   } else {

@@ -40,7 +40,7 @@ struct harp_neighbour {
   uint8_t queued;
   bool disputed;      /* another host has claimed the address since its last confirmation */
   uint64_t deadline;  /* ns: next request, or the next check */
-  uint64_t asked;     /* ns: time of the last request */
+  uint64_t requested; /* ns: time of the last request */
   uint64_t failed_at; /* ns: when the last round of requests failed; 0: it has answered since */
   struct harp_neighbour *hash_next;
   struct harp_list waits;     /* in neighbours_waiting, in INCOMPLETE and PROBE */

@@ -66,8 +66,8 @@ void tcp_rack_reordering_seen(struct harp_tcp *tcp, uint64_t late)
 
 void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp)
 {
-  /* Later than the minimum RTT, this ACK may answer the retransmission. After a timeout, a paused
-   * host is the likelier reason. */
+  /* This ACK may answer the retransmission if it comes later than the minimum RTT. A paused host is
+   * the likelier reason after a timeout. */
   uint64_t since_copy = age_of(tcp, tcp->flight.first);
   if (tcp->recovery == RECOVERY_FAST && since_copy < tcp->rtt.min) {
     tcp_rack_reordering_seen(tcp, tcp->rack.reo_waited + since_copy);
@@ -130,12 +130,12 @@ uint64_t tcp_rack_detect_loss(struct harp_tcp *tcp)
     return TIMER_OFF;
   }
   uint64_t window = reo_wnd(tcp);
-  uint64_t patience = tcp->rack.rtt + window;
+  uint64_t timeout = tcp->rack.rtt + window;
   struct harp_record *record = tcp->flight.oldest;
   while (record && (record->sent < tcp->rack.sent ||
                     (record->sent == tcp->rack.sent && seq_lt(record->end, tcp->rack.end)))) {
-    if (record->sent + patience > tcp->stack->now) {
-      return record->sent + patience;
+    if (record->sent + timeout > tcp->stack->now) {
+      return record->sent + timeout;
     }
     struct harp_record *newer = record->newer;
     tcp->rack.reo_waited = window;
@@ -146,8 +146,8 @@ uint64_t tcp_rack_detect_loss(struct harp_tcp *tcp)
 }
 
 /* RFC 8985, 6.2, step 2: whether the ACK answers an earlier transmission of the record, not the
- * latest one. The timestamp echo decides, if there is one. While a hole is open the echo is older,
- * so the elapsed time decides: less than three quarters of SRTT is too short. The minimum RTT alone
+ * latest one. The timestamp echo decides, if there is one. It is older while a hole is open. The
+ * elapsed time then decides: less than three quarters of SRTT is too short. The minimum RTT alone
  * is a weak bound when a queue stands, and ignoring a valid sample costs little. */
 static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_record *record,
                                  const struct harp_ack_result *result)

@@ -85,8 +85,8 @@ static void rto_timer(struct harp_tcp *tcp)
   tcp_arm_rto(tcp);
 }
 
-/* Whether keepalive gives the peer up. quiet: ns since its last segment. As in Linux, the user
- * timeout replaces the number of probes. */
+/* Whether keepalive gives the peer up. quiet: ns since its last segment. The user timeout
+ * replaces the number of probes, as in Linux. */
 static bool peer_is_dead(const struct harp_tcp *tcp, uint64_t quiet)
 {
   return tcp->user_timeout_ms ? tcp->probes > 0 && quiet >= tcp->user_timeout_ms * NS_PER_MS
@@ -121,12 +121,12 @@ static void keepalive_timer(struct harp_tcp *tcp)
     give_up(tcp);
     return;
   }
-  bool asked = tcp_send_probe(tcp);
-  if (!asked && device_is_dead(tcp, quiet)) {
+  bool probed = tcp_send_probe(tcp);
+  if (!probed && device_is_dead(tcp, quiet)) {
     give_up(tcp);
     return;
   }
-  if (asked && tcp->probes < UINT8_MAX) {
+  if (probed && tcp->probes < UINT8_MAX) {
     tcp->probes++; /* a probe that the device refused is not counted */
   }
   uint64_t next = stack->now + interval;
