@@ -32,49 +32,49 @@ struct rendezvous {
   char error[ERROR_SIZE];
 };
 
-static int fail(struct rendezvous *meeting, const char *format, ...)
+static int fail(struct rendezvous *rendezvous, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-static int fail(struct rendezvous *meeting, const char *format, ...)
+static int fail(struct rendezvous *rendezvous, const char *format, ...)
 {
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(meeting->error, sizeof(meeting->error), format, arguments);
+  vsnprintf(rendezvous->error, sizeof(rendezvous->error), format, arguments);
   va_end(arguments);
   return -1;
 }
 
-const char *rendezvous_error(const struct rendezvous *meeting) { return meeting->error; }
+const char *rendezvous_error(const struct rendezvous *rendezvous) { return rendezvous->error; }
 
 struct rendezvous *rendezvous_new(int rank, int ranks, int timeout_ms)
 {
-  struct rendezvous *meeting = calloc(1, sizeof(*meeting));
+  struct rendezvous *rendezvous = calloc(1, sizeof(*rendezvous));
   int *peer = calloc((size_t)ranks, sizeof(*peer));
-  if (!meeting || !peer) {
-    free(meeting);
+  if (!rendezvous || !peer) {
+    free(rendezvous);
     free(peer);
     return NULL;
   }
   for (int i = 0; i < ranks; i++) {
     peer[i] = -1;
   }
-  *meeting = (struct rendezvous){
+  *rendezvous = (struct rendezvous){
       .rank = rank, .ranks = ranks, .timeout_ms = timeout_ms, .listener = -1, .peer = peer};
-  return meeting;
+  return rendezvous;
 }
 
-void rendezvous_close(struct rendezvous *meeting)
+void rendezvous_close(struct rendezvous *rendezvous)
 {
-  for (int i = 0; i < meeting->ranks; i++) {
-    if (meeting->peer[i] >= 0) {
-      close(meeting->peer[i]);
+  for (int i = 0; i < rendezvous->ranks; i++) {
+    if (rendezvous->peer[i] >= 0) {
+      close(rendezvous->peer[i]);
     }
   }
-  if (meeting->listener >= 0) {
-    close(meeting->listener);
+  if (rendezvous->listener >= 0) {
+    close(rendezvous->listener);
   }
-  free(meeting->peer);
-  free(meeting);
+  free(rendezvous->peer);
+  free(rendezvous);
 }
 
 /* Waits until fd is ready for events. 0; -1: the deadline passed. */
@@ -117,9 +117,9 @@ static int move(int fd, void *data, size_t size, uint64_t deadline_ns, int writi
   return 0;
 }
 
-static uint64_t deadline(const struct rendezvous *meeting)
+static uint64_t deadline(const struct rendezvous *rendezvous)
 {
-  return clock_ns() + (uint64_t)meeting->timeout_ms * 1000000;
+  return clock_ns() + (uint64_t)rendezvous->timeout_ms * 1000000;
 }
 
 static void no_delay(int fd)
@@ -134,7 +134,7 @@ struct place {
 };
 
 /* host "unix": port is a path. Ranks without a common network meet there. */
-static int resolve(struct rendezvous *meeting, const char *host, const char *port, int flags,
+static int resolve(struct rendezvous *rendezvous, const char *host, const char *port, int flags,
                    struct place *place)
 {
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags}, *found;
@@ -142,7 +142,7 @@ static int resolve(struct rendezvous *meeting, const char *host, const char *por
   memset(place, 0, sizeof(*place));
   if (strcmp(host, "unix") == 0) {
     if (strlen(port) >= sizeof(path.sun_path)) {
-      return fail(meeting, "--rendezvous unix:%s: the path is too long", port);
+      return fail(rendezvous, "--rendezvous unix:%s: the path is too long", port);
     }
     memcpy(path.sun_path, port, strlen(port));
     memcpy(&place->address, &path, sizeof(path));
@@ -151,7 +151,7 @@ static int resolve(struct rendezvous *meeting, const char *host, const char *por
   }
   int unknown = getaddrinfo(host, port, &hints, &found);
   if (unknown) {
-    return fail(meeting, "--rendezvous %s:%s: %s", host, port, gai_strerror(unknown));
+    return fail(rendezvous, "--rendezvous %s:%s: %s", host, port, gai_strerror(unknown));
   }
   memcpy(&place->address, found->ai_addr, found->ai_addrlen);
   place->length = found->ai_addrlen;
@@ -159,20 +159,21 @@ static int resolve(struct rendezvous *meeting, const char *host, const char *por
   return 0;
 }
 
-static int open_listener(struct rendezvous *meeting, const char *host, const char *port)
+static int open_listener(struct rendezvous *rendezvous, const char *host, const char *port)
 {
   struct place place;
   int on = 1;
-  if (resolve(meeting, host, port, AI_PASSIVE, &place)) {
+  if (resolve(rendezvous, host, port, AI_PASSIVE, &place)) {
     return -1;
   }
   int fd = socket(place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   int bad = fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
-            bind(fd, (struct sockaddr *)&place.address, place.length) || listen(fd, meeting->ranks);
+            bind(fd, (struct sockaddr *)&place.address, place.length) ||
+            listen(fd, rendezvous->ranks);
   int error = errno;
-  meeting->listener = fd;
+  rendezvous->listener = fd;
   if (bad) {
-    return fail(meeting,
+    return fail(rendezvous,
                 "rank 0 cannot listen on %s:%s: %s; name an address of this host and a "
                 "free port in --rendezvous",
                 host, port, strerror(error));
@@ -181,51 +182,51 @@ static int open_listener(struct rendezvous *meeting, const char *host, const cha
 }
 
 /* Closes an unauthenticated peer. A rank with other parameters of the run is an error. */
-static int admit(struct rendezvous *meeting, int fd, uint64_t limit_ns)
+static int admit(struct rendezvous *rendezvous, int fd, uint64_t limit_ns)
 {
   struct hello hello;
-  uint64_t deadline = clock_ns() + 1000000000ull;
+  uint64_t hello_limit_ns = clock_ns() + 1000000000ull;
   no_delay(fd);
-  if (move(fd, &hello, sizeof(hello), deadline < limit_ns ? deadline : limit_ns, 0) ||
+  if (move(fd, &hello, sizeof(hello), hello_limit_ns < limit_ns ? hello_limit_ns : limit_ns, 0) ||
       hello.magic != MAGIC) {
     close(fd);
     return 0;
   }
-  if (hello.ranks != meeting->ranks || hello.rank < 1 || hello.rank >= meeting->ranks ||
-      meeting->peer[hello.rank] >= 0) {
+  if (hello.ranks != rendezvous->ranks || hello.rank < 1 || hello.rank >= rendezvous->ranks ||
+      rendezvous->peer[hello.rank] >= 0) {
     close(fd);
-    return fail(meeting,
+    return fail(rendezvous,
                 "a rank connected as %d of %d, which is not free among %d ranks: give "
                 "every rank its own --rank and all the same --nranks",
-                hello.rank, hello.ranks, meeting->ranks);
+                hello.rank, hello.ranks, rendezvous->ranks);
   }
-  meeting->peer[hello.rank] = fd;
+  rendezvous->peer[hello.rank] = fd;
   return 1;
 }
 
-static int host_ranks(struct rendezvous *meeting, const char *host, const char *port)
+static int host_ranks(struct rendezvous *rendezvous, const char *host, const char *port)
 {
-  uint64_t limit = deadline(meeting);
-  if (open_listener(meeting, host, port)) {
+  uint64_t limit = deadline(rendezvous);
+  if (open_listener(rendezvous, host, port)) {
     return -1;
   }
-  for (int missing = meeting->ranks - 1; missing > 0;) {
-    if (wait_for(meeting->listener, POLLIN, limit)) {
-      return fail(meeting, "%d of %d ranks did not connect to %s:%s within %d ms", missing,
-                  meeting->ranks, host, port, meeting->timeout_ms);
+  for (int missing = rendezvous->ranks - 1; missing > 0;) {
+    if (wait_for(rendezvous->listener, POLLIN, limit)) {
+      return fail(rendezvous, "%d of %d ranks did not connect to %s:%s within %d ms", missing,
+                  rendezvous->ranks, host, port, rendezvous->timeout_ms);
     }
-    int fd = accept4(meeting->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = accept4(rendezvous->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       continue;
     }
-    int admitted = admit(meeting, fd, limit);
+    int admitted = admit(rendezvous, fd, limit);
     if (admitted < 0) {
       return -1;
     }
     missing -= admitted;
   }
-  close(meeting->listener);
-  meeting->listener = -1;
+  close(rendezvous->listener);
+  rendezvous->listener = -1;
   if (strcmp(host, "unix") == 0) {
     unlink(port);
   }
@@ -257,66 +258,67 @@ static int dial(const struct place *place, uint64_t limit_ns)
   return -1;
 }
 
-static int visit_rank_0(struct rendezvous *meeting, const char *host, const char *port)
+static int visit_rank_0(struct rendezvous *rendezvous, const char *host, const char *port)
 {
   struct place place;
-  struct hello hello = {.magic = MAGIC, .rank = meeting->rank, .ranks = meeting->ranks};
-  uint64_t limit = deadline(meeting);
-  if (resolve(meeting, host, port, 0, &place)) {
+  struct hello hello = {.magic = MAGIC, .rank = rendezvous->rank, .ranks = rendezvous->ranks};
+  uint64_t limit = deadline(rendezvous);
+  if (resolve(rendezvous, host, port, 0, &place)) {
     return -1;
   }
   /* Rank 0 may start later than this rank. */
-  while ((meeting->peer[0] = dial(&place, limit)) < 0 && clock_ns() < limit) {
+  while ((rendezvous->peer[0] = dial(&place, limit)) < 0 && clock_ns() < limit) {
     poll(NULL, 0, RETRY_MS);
   }
   int error = errno;
-  if (meeting->peer[0] < 0) {
-    return fail(meeting, "rank 0 did not answer at %s:%s within %d ms: %s", host, port,
-                meeting->timeout_ms, strerror(error));
+  if (rendezvous->peer[0] < 0) {
+    return fail(rendezvous, "rank 0 did not answer at %s:%s within %d ms: %s", host, port,
+                rendezvous->timeout_ms, strerror(error));
   }
-  no_delay(meeting->peer[0]);
-  error = move(meeting->peer[0], &hello, sizeof(hello), limit, 1);
-  return error ? fail(meeting, "rank 0 at %s:%s: %s", host, port, strerror(error)) : 0;
+  no_delay(rendezvous->peer[0]);
+  error = move(rendezvous->peer[0], &hello, sizeof(hello), limit, 1);
+  return error ? fail(rendezvous, "rank 0 at %s:%s: %s", host, port, strerror(error)) : 0;
 }
 
-int rendezvous_open(struct rendezvous *meeting, const char *host, const char *port)
+int rendezvous_open(struct rendezvous *rendezvous, const char *host, const char *port)
 {
-  return meeting->rank == 0 ? host_ranks(meeting, host, port) : visit_rank_0(meeting, host, port);
+  return rendezvous->rank == 0 ? host_ranks(rendezvous, host, port)
+                               : visit_rank_0(rendezvous, host, port);
 }
 
-static int transfer(struct rendezvous *meeting, int rank, void *data, size_t size,
+static int transfer(struct rendezvous *rendezvous, int rank, void *data, size_t size,
                     uint64_t limit_ns, int writing)
 {
-  int error = move(meeting->peer[rank], data, size, limit_ns, writing);
-  return error ? fail(meeting, "rank %d is lost (rendezvous: %s)", rank, strerror(error)) : 0;
+  int error = move(rendezvous->peer[rank], data, size, limit_ns, writing);
+  return error ? fail(rendezvous, "rank %d is lost (rendezvous: %s)", rank, strerror(error)) : 0;
 }
 
-static int gather_and_share(struct rendezvous *meeting, const void *mine, size_t size, char *all)
+static int gather_and_share(struct rendezvous *rendezvous, const void *mine, size_t size, char *all)
 {
-  uint64_t limit = deadline(meeting);
+  uint64_t limit = deadline(rendezvous);
   memcpy(all, mine, size);
-  for (int rank = 1; rank < meeting->ranks; rank++) {
-    if (transfer(meeting, rank, all + (size_t)rank * size, size, limit, 0)) {
+  for (int rank = 1; rank < rendezvous->ranks; rank++) {
+    if (transfer(rendezvous, rank, all + (size_t)rank * size, size, limit, 0)) {
       return -1;
     }
   }
-  for (int rank = 1; rank < meeting->ranks; rank++) {
-    if (transfer(meeting, rank, all, size * (size_t)meeting->ranks, limit, 1)) {
+  for (int rank = 1; rank < rendezvous->ranks; rank++) {
+    if (transfer(rendezvous, rank, all, size * (size_t)rendezvous->ranks, limit, 1)) {
       return -1;
     }
   }
   return 0;
 }
 
-int rendezvous_exchange(struct rendezvous *meeting, const void *mine, size_t size, void *all)
+int rendezvous_exchange(struct rendezvous *rendezvous, const void *mine, size_t size, void *all)
 {
-  if (meeting->rank == 0) {
-    return gather_and_share(meeting, mine, size, all);
+  if (rendezvous->rank == 0) {
+    return gather_and_share(rendezvous, mine, size, all);
   }
-  uint64_t limit = deadline(meeting);
+  uint64_t limit = deadline(rendezvous);
   memcpy(all, mine, size); /* all is writable, so mine can stay const */
-  if (transfer(meeting, 0, all, size, limit, 1)) {
+  if (transfer(rendezvous, 0, all, size, limit, 1)) {
     return -1;
   }
-  return transfer(meeting, 0, all, size * (size_t)meeting->ranks, limit, 0);
+  return transfer(rendezvous, 0, all, size * (size_t)rendezvous->ranks, limit, 0);
 }

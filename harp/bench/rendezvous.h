@@ -16,10 +16,10 @@ struct rendezvous;
 /* NULL: out of memory. Free it with rendezvous_close, also after a failed open. */
 struct rendezvous *rendezvous_new(int rank, int ranks, int timeout_ms);
 /* host "unix": port is the path of a UNIX socket. */
-int rendezvous_open(struct rendezvous *meeting, const char *host, const char *port);
+int rendezvous_open(struct rendezvous *rendezvous, const char *host, const char *port);
 /* Gives every rank the size bytes of all ranks, in the order of ranks. It is also a barrier. */
-int rendezvous_exchange(struct rendezvous *meeting, const void *mine, size_t size, void *all);
-const char *rendezvous_error(const struct rendezvous *meeting);
-void rendezvous_close(struct rendezvous *meeting);
+int rendezvous_exchange(struct rendezvous *rendezvous, const void *mine, size_t size, void *all);
+const char *rendezvous_error(const struct rendezvous *rendezvous);
+void rendezvous_close(struct rendezvous *rendezvous);
 
 #endif

@@ -146,24 +146,24 @@ int session_open(struct session *session, const struct options *options)
 
 int session_exchange(struct session *session, const void *mine, size_t size)
 {
-  if (rendezvous_exchange(session->meeting, mine, size, session->everybody) == 0) {
+  if (rendezvous_exchange(session->rendezvous, mine, size, session->everybody) == 0) {
     return 0;
   }
-  session_say(session, "%s", rendezvous_error(session->meeting));
+  session_say(session, "%s", rendezvous_error(session->rendezvous));
   return -1;
 }
 
 int session_join(struct session *session)
 {
   const struct options *options = session->options;
-  session->meeting = rendezvous_new(options->rank, options->ranks, options->timeout_ms);
+  session->rendezvous = rendezvous_new(options->rank, options->ranks, options->timeout_ms);
   session->everybody = malloc((size_t)options->ranks * SESSION_LARGEST_EXCHANGE);
-  if (!session->meeting || !session->everybody) {
+  if (!session->rendezvous || !session->everybody) {
     session_say(session, "there is no memory for %d ranks", options->ranks);
     return -1;
   }
-  if (rendezvous_open(session->meeting, options->host, options->port)) {
-    session_say(session, "%s", rendezvous_error(session->meeting));
+  if (rendezvous_open(session->rendezvous, options->host, options->port)) {
+    session_say(session, "%s", rendezvous_error(session->rendezvous));
     return -1;
   }
   return 0;
@@ -499,8 +499,8 @@ void session_close(struct session *session)
   if (session->device) {
     session->api.finalize();
   }
-  if (session->meeting) {
-    rendezvous_close(session->meeting);
+  if (session->rendezvous) {
+    rendezvous_close(session->rendezvous);
   }
   free(session->everybody);
 }

@@ -29,7 +29,7 @@ struct session {
   struct netapi api;
   const char *device;
   int flows; /* per link; 0: unknown */
-  struct rendezvous *meeting;
+  struct rendezvous *rendezvous;
   void *everybody; /* buffer for an exchange of all ranks */
   struct channel channels[OPTIONS_MAX_CHANNELS];
   unsigned channel_count;

@@ -52,7 +52,7 @@ def plugin_path(named: Optional[Path]) -> Path:
 
 
 def _fingerprint(nonce: str) -> str:
-    """Tells a key from others for this meeting only, so that nobody learns it. "": no key; "?": the
+    """Tells a key from others for this check only, so that nobody learns it. "": no key; "?": the
     key cannot be read, which doctor reports."""
     path = os.environ.get("HARP_KEY_FILE")
     if not path:

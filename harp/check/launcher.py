@@ -51,7 +51,7 @@ def _from_launcher(environment: Mapping[str, str]) -> tuple[Optional[int], Optio
     return None, None
 
 
-def _meeting(rendezvous: Optional[str], environment: Mapping[str, str]) -> tuple[str, str]:
+def _address(rendezvous: Optional[str], environment: Mapping[str, str]) -> tuple[str, str]:
     if rendezvous:
         host, _, port = rendezvous.partition(":") if rendezvous.startswith("unix:") else (
             rendezvous.rpartition(":")
@@ -81,7 +81,7 @@ def find(
         raise Unknown("one rank has no other to check with: start more, or run harp doctor")
     if rank >= ranks:
         raise Unknown(f"--rank {rank} of {ranks} ranks: ranks count from 0")
-    host, port = _meeting(rendezvous, environment)
+    host, port = _address(rendezvous, environment)
     if not host:
         raise Unknown(
             "the rendezvous is unknown: give --rendezvous HOST:PORT, an address of rank 0"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The phases of a check. All ranks run them together, and rank 0 decides and reports.
 
-Rank 0 keeps what the other ranks say in an Outcome. Each phase ends with a step of the meeting, so
-the ranks begin the next one at the same time.
+Rank 0 keeps what the other ranks say in an Outcome. Each phase ends with a step of the rendezvous,
+so the ranks begin the next one at the same time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from harp.check import facts as facts_of
 from harp.check import hosts as hosts_of
 from harp.check.hosts import Host
 from harp.check.links import AWAITED, Mesh
-from harp.check.meeting import STEP_S, Meeting
 from harp.check.netplugin import Plugin, PluginError
 from harp.check.pace import Pace
 from harp.check.progress import Progress
+from harp.check.rendezvous import STEP_S, Rendezvous
 from harp.cli.findings import Finding
 
 FACTS_S = 60.0  # for doctor on the slowest host
@@ -66,13 +66,13 @@ class Check:
     """One rank's part. `outcome` is complete on rank 0 only."""
 
     def __init__(
-        self, meeting: Meeting, plugin: Optional[Path], quick: bool, progress: Progress
+        self, rendezvous: Rendezvous, plugin: Optional[Path], quick: bool, progress: Progress
     ) -> None:
         """plugin: the one to test; None: the one that NCCL would load. quick: measure nothing."""
-        self._meeting, self._progress, self._quick = meeting, progress, quick
+        self._rendezvous, self._progress, self._quick = rendezvous, progress, quick
         self._named = plugin
-        self._rank = meeting.place.rank
-        self.outcome = Outcome(meeting.place.ranks)
+        self._rank = rendezvous.place.rank
+        self.outcome = Outcome(rendezvous.place.ranks)
         self._mesh: Optional[Mesh] = None
         self._plan: dict[str, Any] = {}  # rank 0's reply to the facts: hosts, their facts, a token
         self._hosts: list[Host] = []
@@ -80,25 +80,25 @@ class Check:
 
     def run(self) -> bool:
         """Runs all phases. Returns whether there is no fault, the same on all ranks. Raises
-        MeetingError if rank 0 is lost."""
+        RendezvousError if rank 0 is lost."""
         self._facts()
         self._network()
         self._links()
-        if not self._meeting.step(self._quick, any):  # all ranks measure, or none
+        if not self._rendezvous.step(self._quick, any):  # all ranks measure, or none
             self._measure()
         if self._mesh:
             self._mesh.drain(DRAIN_S)
-        self._meeting.step("", lambda _: "")  # no rank closes before all have drained
+        self._rendezvous.step("", lambda _: "")  # no rank closes before all have drained
         if self._mesh:
             self._mesh.close()
-        return bool(self._meeting.step("", self._decide_end))
+        return bool(self._rendezvous.step("", self._decide_end))
 
     # -- facts
 
     def _facts(self) -> None:
         self._progress.say("looking at each host")
-        nonce = self._meeting.step("", lambda _: secrets.token_hex(32))
-        self._plan = self._meeting.step(facts_of.gather(nonce), self._decide_facts, FACTS_S)
+        nonce = self._rendezvous.step("", lambda _: secrets.token_hex(32))
+        self._plan = self._rendezvous.step(facts_of.gather(nonce), self._decide_facts, FACTS_S)
         self._hosts = [
             Host(number, one["name"], tuple(one["ranks"]), one["facts"])
             for number, one in enumerate(self._plan["hosts"])
@@ -138,7 +138,7 @@ class Check:
             reach.Listener(nic["address"] if nic["shared"] else "") if nic["address"] else None
             for nic in (mine.nics if mine else [])
         ]
-        ports = self._meeting.step(
+        ports = self._rendezvous.step(
             [one.port if one else 0 for one in listeners], self._by_host, PROBE_S
         )
         try:
@@ -151,7 +151,7 @@ class Check:
 
     def _reach(self, mine: Optional[Host], ports: Sequence[Any], token: bytes) -> None:
         tries = reach.tries_of(mine, self._hosts, ports) if mine else []
-        self._meeting.step(reach.probe(tries, token), self._decide_reach, PROBE_S)
+        self._rendezvous.step(reach.probe(tries, token), self._decide_reach, PROBE_S)
 
     def _decide_reach(self, said: list[Any]) -> None:
         found: dict[tuple[int, int], str] = {}
@@ -165,14 +165,16 @@ class Check:
         prober = frames.Prober(mine, self._hosts, ports, token) if mine else None
         try:
             for last in (False,) * (FRAME_ROUNDS - 1) + (True,):
-                self._meeting.step("", lambda _: "")  # all listen now
+                self._rendezvous.step("", lambda _: "")  # all listen now
                 heard: list[Any] = []
                 if prober:
                     prober.send()
                     prober.listen()
                     wanted = prober.expected()
                     heard = [(*one, prober.heard.get(one, 0), wanted[one]) for one in wanted]
-                again = self._meeting.step(heard, partial(self._decide_frames, last=last), PROBE_S)
+                again = self._rendezvous.step(
+                    heard, partial(self._decide_frames, last=last), PROBE_S
+                )
                 if not again:
                     return
         finally:
@@ -195,14 +197,14 @@ class Check:
     # -- links, by the plugin
 
     def _links(self) -> None:
-        self._progress.say("opening links", f"{self._meeting.place.ranks} ranks")
-        handles = self._meeting.step(self._open_plugin(), self._decide_handles, INIT_S)
+        self._progress.say("opening links", f"{self._rendezvous.place.ranks} ranks")
+        handles = self._rendezvous.step(self._open_plugin(), self._decide_handles, INIT_S)
         mine = handles[str(self._rank)] if str(self._rank) in handles else {}
         if self._mesh:
             wanted = {int(peer): bytes.fromhex(text) for peer, text in mine.items()}
-            self._mesh.connect(wanted, CONNECT_S + RANK_S * self._meeting.place.ranks)
+            self._mesh.connect(wanted, CONNECT_S + RANK_S * self._rendezvous.place.ranks)
         failed = self._mesh.failures() if self._mesh else {}
-        self._meeting.step(list(failed.items()), self._decide_links, PROBE_S + STEP_S)
+        self._rendezvous.step(list(failed.items()), self._decide_links, PROBE_S + STEP_S)
 
     def _open_plugin(self) -> Any:
         """What this rank tells of its plugin: the handles for its peers, or why it has none."""
@@ -271,7 +273,7 @@ class Check:
 
     def _measure(self) -> None:
         out = self.outcome
-        ranks = self._meeting.step(self._mesh is not None, self._willing)
+        ranks = self._rendezvous.step(self._mesh is not None, self._willing)
         alone = tournament.one_by_one(ranks, self._plan["host_of"])
         together = tournament.rounds(ranks)
         self._phase("one pair at a time", alone, ALONE_S, out.alone)
@@ -291,14 +293,14 @@ class Check:
         out = self.outcome
         begun = time.monotonic()
         for number in range(slow.AGAIN):
-            both = self._meeting.step("", lambda _: self._suspects(begun))
+            both = self._rendezvous.step("", lambda _: self._suspects(begun))
             if not both["suspects"]:
                 return
             for name, into in (("suspects", out.alone), ("references", out.beside)):
                 pairs = [(a, b) for a, b in both[name]]
                 slots = tournament.again(pairs, self._plan["host_of"])
                 self._phase(f"suspects again ({number + 1})", slots, slow.ROUND_S, into)
-            self._meeting.step("", self._take_beside)
+            self._rendezvous.step("", self._take_beside)
 
     def _suspects(self, begun: float) -> dict[str, list[tuple[int, int]]]:
         out = self.outcome
@@ -328,12 +330,12 @@ class Check:
         for number, slot in enumerate(slots):
             self._progress.say(f"measuring {name}", f"{number + 1} of {len(slots)}")
             failed = list(mesh.failures().items()) if mesh else []
-            now = self._meeting.step(failed, partial(self._slot, pace=pace), SLOT_S)
+            now = self._rendezvous.step(failed, partial(self._slot, pace=pace), SLOT_S)
             for a, b in slot:
                 if mesh and self._rank in (a, b) and [a, b] not in now["unusable"]:
                     seen += self._pair(mesh, b if self._rank == a else a, now["seconds"])
         failed = list(mesh.failures().items()) if mesh else []
-        self._meeting.step([seen, failed], lambda said: self._keep(said, rates), SLOT_S)
+        self._rendezvous.step([seen, failed], lambda said: self._keep(said, rates), SLOT_S)
 
     def _pair(self, mesh: Mesh, peer: int, seconds: float) -> list[tuple[int, float, float]]:
         link = mesh.links[peer]
@@ -359,7 +361,7 @@ class Check:
                 pairs.add((min(rank, int(peer)), max(rank, int(peer))))
                 stalls[rank] += why.startswith(measure.STALLED)
         hopeless = {rank for rank, count in enumerate(stalls) if count >= HOPELESS}
-        for rank in hopeless | set(self._meeting.lost):
+        for rank in hopeless | set(self._rendezvous.lost):
             pairs |= {(min(rank, one), max(rank, one)) for one in range(len(said)) if one != rank}
         return sorted(pairs)
 
@@ -379,10 +381,10 @@ class Check:
         self._judge_broken(measure.STALLED)
         out.findings += slow.judge(out.hosts, out.alone, self._places(), out.usual)
         out.findings += slow.far(out.hosts, out.trips_us, self._places())
-        place = self._meeting.place
-        lost = self._meeting.lost
+        place = self._rendezvous.place
+        lost = self._rendezvous.lost
         out.findings += broken.missing(
-            lost, place.ranks, self._meeting.where, out.host_of, out.hosts
+            lost, place.ranks, self._rendezvous.where, out.host_of, out.hosts
         )
         out.seconds = time.monotonic() - self._begun
         return not any(one.level == "fault" for one in out.findings)

@@ -13,10 +13,10 @@ from typing import Any, Optional
 import click
 
 from harp.check import facts, html, launcher, report
-from harp.check.meeting import Meeting, MeetingError
 from harp.check.progress import Progress
+from harp.check.rendezvous import Rendezvous, RendezvousError
 from harp.check.run import Check
-from harp.cli.perf import Meeting as MeetingType
+from harp.cli.perf import Rendezvous as RendezvousType
 
 GOOD, FINDINGS = 0, 1
 
@@ -70,7 +70,7 @@ def _place(options: dict[str, Any]) -> launcher.Place:
 )  # fmt: skip
 @click.option("--ranks", "--nranks", type=click.IntRange(2), help="The number of ranks.")
 @click.option(
-    "--rendezvous", type=MeetingType(), help="Rank 0's listening address, or unix:PATH."
+    "--rendezvous", type=RendezvousType(), help="Rank 0's listening address, or unix:PATH."
 )  # fmt: skip
 @click.option(
     "--wait",
@@ -122,25 +122,25 @@ def check(**options: Any) -> None:
     place = _place(options)
     _end_in(options["wait"] + options["timeout"], place.rank)
     progress = Progress(silent=place.rank != 0)
-    meeting = Meeting(place)
+    rendezvous = Rendezvous(place)
     plugin = Path(options["plugin"]) if options["plugin"] else None
-    done = Check(meeting, plugin, options["quick"], progress)
+    done = Check(rendezvous, plugin, options["quick"], progress)
     try:
-        meeting.open(
+        rendezvous.open(
             options["wait"],
             lambda come: progress.say("waiting for ranks", f"{come} of {place.ranks}"),
         )
         good = done.run()
         progress.end()
-        if meeting.leads:
+        if rendezvous.leads:
             _report(done, options["json_file"], options["html_file"])
-    except MeetingError as failure:
+    except RendezvousError as failure:
         progress.end()
         for line in facts.troubles():
             click.echo(f"rank {place.rank}: this host: {line}", err=True)
         raise click.ClickException(f"rank {place.rank}: {failure}") from failure
     finally:
-        meeting.close()
+        rendezvous.close()
     # The plugin's threads need not end first.
     sys.stdout.flush()
     sys.stderr.flush()

@@ -20,7 +20,7 @@ import click
 from harp import paths
 from harp.check import launcher
 from harp.cli import perf_html
-from harp.cli.perf_runs import HostRanks, meeting_at, run_program
+from harp.cli.perf_runs import HostRanks, rendezvous_at, run_program
 
 OPERATIONS = (
     "all_reduce",
@@ -65,7 +65,7 @@ class Hosts(click.ParamType):
         return hosts
 
 
-class Meeting(click.ParamType):
+class Rendezvous(click.ParamType):
     """HOST:PORT, or unix:PATH."""
 
     name = "host:port"
@@ -186,7 +186,10 @@ _PASSED_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"type": click.IntRange(0), "help": "This rank [from mpirun, torchrun or srun]."},
     ),
     (("--nranks",), {"type": click.IntRange(2), "help": "The number of ranks."}),
-    (("--rendezvous",), {"type": Meeting(), "help": "Rank 0's listening address, or unix:PATH."}),
+    (
+        ("--rendezvous",),
+        {"type": Rendezvous(), "help": "Rank 0's listening address, or unix:PATH."},
+    ),
     (
         ("--json",),
         {
@@ -342,8 +345,8 @@ def _measure(
     if not ranks:
         program = _program_and_plugin(options)
         return run_program([str(program), *arguments(op, options)], own["until_eof"])
-    meeting = options["rendezvous"] or meeting_at(own["hosts"][0])
-    shared = {**options, "nranks": len(own["hosts"]), "rendezvous": meeting}
+    rendezvous = options["rendezvous"] or rendezvous_at(own["hosts"][0])
+    shared = {**options, "nranks": len(own["hosts"]), "rendezvous": rendezvous}
     file = shared.pop("json")
 
     def args(rank: int) -> list[str]:
@@ -351,7 +354,7 @@ def _measure(
         return arguments(op, {**shared, "rank": rank, **more})
 
     listed = ", ".join(f"rank {number} on {host}" for number, host in enumerate(own["hosts"]))
-    click.echo(f"harp perf: {listed}; they meet at {meeting}", err=True)
+    click.echo(f"harp perf: {listed}; they meet at {rendezvous}", err=True)
     if not file or file == "-":
         return ranks.run(args)
     with open(file, "w") as output:

@@ -71,7 +71,7 @@ def _await_program(child: "subprocess.Popen[bytes]", stop: Stop, until_eof: bool
             child.kill()
 
 
-def meeting_at(host: str) -> str:
+def rendezvous_at(host: str) -> str:
     """The rendezvous at a host's address. Raises UsageError if the address is unknown here."""
     name = host.rpartition("@")[2]
     remedy = "give --rendezvous HOST:PORT, with an address of the first host for the others"

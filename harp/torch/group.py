@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from harp.torch import library as lib
-from harp.torch import meeting, tensors
+from harp.torch import rendezvous, tensors
 from harp.torch.devices import OPERATIONS, OtherDevices, by_device
 from harp.torch.work import Completer, HarpWork, Operation
 
@@ -57,15 +57,15 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._process = os.getpid()
         self._end = weakref.finalize(self, _destroy, self._group, self._completer, self._process)
         self._share(timeout)
-        meeting.withdraw(store, rank)  # all ranks have read it: they have come to _share
+        rendezvous.withdraw(store, rank)  # all ranks have read it: they have come to _share
 
     def _join(self, store: Any) -> int:
         """Makes the harp_group and tells it the other ranks."""
         error = lib.error_text()
-        host = meeting.own_host()
+        host = rendezvous.own_host()
         handle = (lib.ctypes.c_char * lib.HANDLE)()
         try:
-            local = meeting.local_rank()
+            local = rendezvous.local_rank()
             lib.open_plugin()
             group: Optional[int] = lib.library().harp_group_create(
                 self._rank, self._size, local, handle, error
@@ -73,11 +73,11 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             if not group:
                 raise lib.said(error)
         except (lib.HarpError, OSError) as failure:
-            meeting.publish(store, self._rank, meeting.Card(host, failure=str(failure)))
+            rendezvous.publish(store, self._rank, rendezvous.Card(host, failure=str(failure)))
             raise lib.HarpError(f"rank {self._rank} on {host}: {failure}") from None
         try:
-            meeting.publish(store, self._rank, meeting.Card(host, bytes(handle)))
-            cards = meeting.collect(store, self._size)
+            rendezvous.publish(store, self._rank, rendezvous.Card(host, bytes(handle)))
+            cards = rendezvous.collect(store, self._size)
         except BaseException:
             lib.library().harp_group_destroy(group)
             raise
@@ -103,7 +103,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def abort(self) -> None:
         """Fails all operations of this rank, and so those of the other ranks."""
         if self._end.alive:
-            reason = f"rank {self._rank} on {meeting.own_host()} aborted the process group"
+            reason = f"rank {self._rank} on {rendezvous.own_host()} aborted the process group"
             lib.library().harp_group_abort(self._group, reason.encode())
 
     def set_timeout(self, timeout: timedelta) -> None:

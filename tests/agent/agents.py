@@ -115,7 +115,7 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
             **keys: object,
         ) -> list[Perf]:
             ranks = []
-            meeting = f"unix:{folder}/meeting"
+            rendezvous = f"unix:{folder}/ranks"
             for number, agent in enumerate(agents, first):
                 host = lab.hosts[number]
                 address = f"{host.own_address}/{host.prefix}" if own_address else "kernel"
@@ -128,7 +128,7 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
                 lines = {"device": f"{scheme}:{host.interface}", "address": address, **keys}
                 site.configure("".join(f"{key} = {value}\n" for key, value in lines.items()))
                 words_here = [*words, "--plugin", str(plugin)]
-                rank = Perf(site, words_here, number, meeting, nranks or len(agents), program)
+                rank = Perf(site, words_here, number, rendezvous, nranks or len(agents), program)
                 ranks.append(stack.enter_context(rank))
             return ranks
 

@@ -95,13 +95,13 @@ class Crowd:
         report, page = self.folder / "report.json", self.folder / "report.html"
         for path in (report, page):
             path.unlink(missing_ok=True)
-        meeting = rendezvous or f"unix:{self.folder}/meeting"
+        rendezvous = rendezvous or f"unix:{self.folder}/ranks"
         running: dict[int, subprocess.Popen[str]] = {}
         for rank, host in enumerate(hosts):
             if rank in absent:
                 continue
             told = launcher(rank, len(hosts))
-            words = [sys.executable, "-m", "harp", "check", "--rendezvous", meeting, *self.words]
+            words = [sys.executable, "-m", "harp", "check", "--rendezvous", rendezvous, *self.words]
             if not told:
                 words += ["--rank", str(rank), "--ranks", str(len(hosts))]
             if rank == 0:

@@ -13,8 +13,8 @@ import pytest
 
 from harp.check import agree, blame, broken, expect, frames, launcher, reach, run, slow, tournament
 from harp.check.hosts import Host
-from harp.check.meeting import Meeting, MeetingError
 from harp.check.pace import Pace
+from harp.check.rendezvous import Rendezvous, RendezvousError
 
 
 def hosts(count: int, **facts: Any) -> list[Host]:
@@ -63,7 +63,7 @@ def test_64_ranks_are_measured_in_half_a_minute(count: int) -> None:
         for _ in slots:
             seconds = pace.next()
             assert 0.02 <= seconds <= 0.2
-            now += seconds + 0.01  # a step of the meeting
+            now += seconds + 0.01  # a step of the rendezvous
     assert 10 < now < 30
 
 
@@ -201,7 +201,7 @@ def test_launchers_tell_rank_and_rendezvous(names: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "rank, ranks, meeting, said",
+    "rank, ranks, rendezvous, said",
     [
         (None, None, "a:1", "give --rank and --ranks, or start it by mpirun"),
         (8, 8, "a:1", "--rank 8 of 8 ranks"),
@@ -210,17 +210,17 @@ def test_launchers_tell_rank_and_rendezvous(names: tuple[str, str]) -> None:
         (0, 8, "a:70000", "a port is a number from 1 to 65535"),
     ],
 )
-def test_wrong_places_are_refused(rank: Any, ranks: Any, meeting: Any, said: str) -> None:
+def test_wrong_places_are_refused(rank: Any, ranks: Any, rendezvous: Any, said: str) -> None:
     with pytest.raises(launcher.Unknown, match=said):
-        launcher.find(rank, ranks, meeting, {})
+        launcher.find(rank, ranks, rendezvous, {})
 
 
-def meet(folder: Path, rank: int, ranks: int) -> Meeting:
-    return Meeting(launcher.Place(rank, ranks, "unix", str(folder / "meeting")))
+def join(folder: Path, rank: int, ranks: int) -> Rendezvous:
+    return Rendezvous(launcher.Place(rank, ranks, "unix", str(folder / "rendezvous")))
 
 
 def test_rank_that_goes_silent_is_lost_and_others_go_on(tmp_path: Path) -> None:
-    lead, other, silent = (meet(tmp_path, rank, 3) for rank in range(3))
+    lead, other, silent = (join(tmp_path, rank, 3) for rank in range(3))
     replies: list[Any] = []
 
     def follow() -> None:
@@ -246,15 +246,15 @@ def test_rank_that_goes_silent_is_lost_and_others_go_on(tmp_path: Path) -> None:
 
 
 def test_second_rank_of_a_number_is_refused(tmp_path: Path) -> None:
-    lead, one, twin = meet(tmp_path, 0, 3), meet(tmp_path, 1, 3), meet(tmp_path, 1, 3)
+    lead, one, twin = join(tmp_path, 0, 3), join(tmp_path, 1, 3), join(tmp_path, 1, 3)
 
-    def come(rank: Meeting) -> None:
+    def come(rank: Rendezvous) -> None:
         rank.open(20, lambda _: None)
 
     threads = [threading.Thread(target=come, args=(rank,), daemon=True) for rank in (one, twin)]
     for thread in threads:
         thread.start()
-    with pytest.raises(MeetingError, match="came as 1 of 3, which is not free among 3 ranks"):
+    with pytest.raises(RendezvousError, match="came as 1 of 3, which is not free among 3 ranks"):
         lead.open(20, lambda _: None)
     for thread in threads:
         thread.join(20)

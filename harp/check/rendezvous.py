@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meeting of the ranks: JSON messages over the kernel's TCP, or over a UNIX socket.
+"""The rendezvous of the ranks: JSON messages over the kernel's TCP, or over a UNIX socket.
 
 Rank 0 listens, and the other ranks connect. In each step all ranks send a message to rank 0, and
 rank 0 answers all of them with one reply. Every wait has a bound. A rank that does not send its
@@ -32,7 +32,7 @@ _LENGTH = struct.Struct("!I")
 Decide = Callable[[list[Any]], Any]
 
 
-class MeetingError(RuntimeError):
+class RendezvousError(RuntimeError):
     """The ranks could not meet, or rank 0 is lost. The text says what to do."""
 
 
@@ -80,7 +80,7 @@ def _why(failure: OSError) -> str:
     return f"{failure.strerror or failure}; name an address of rank 0 that this host reaches"
 
 
-class Meeting:
+class Rendezvous:
     """The ranks that have come. `lost`: a sentence for each rank that is missing, by its number;
     only rank 0 knows. `step` does one exchange."""
 
@@ -107,8 +107,8 @@ class Meeting:
         self._peers.clear()
 
     def open(self, wait_s: float, told: Callable[[int], None]) -> None:
-        """Waits for the other ranks for at most wait_s seconds. Raises MeetingError. told: rank 0
-        calls it with the number of ranks that have come, at least each second."""
+        """Waits for the other ranks for at most wait_s seconds. told: rank 0 calls it with the
+        number of ranks that have come, at least each second. Raises RendezvousError."""
         if self.leads:
             self._host(wait_s, told)
         else:
@@ -131,7 +131,7 @@ class Meeting:
             sock.listen(self.place.ranks)
             return sock
         except OSError as failure:
-            raise MeetingError(
+            raise RendezvousError(
                 f"rank 0 cannot listen on {self.where}: {failure.strerror or failure}; name an "
                 "address of rank 0's host and a free port in --rendezvous"
             ) from failure
@@ -150,7 +150,7 @@ class Meeting:
             return
         if ranks != self.place.ranks or not 0 < rank < ranks or rank in self._peers:
             sock.close()
-            raise MeetingError(
+            raise RendezvousError(
                 f"a rank came as {rank} of {ranks}, which is not free among {self.place.ranks} "
                 "ranks: give every rank its own --rank and all the same --ranks"
             )
@@ -228,12 +228,12 @@ class Meeting:
                 sock.connect(port)
                 return sock
             except socket.gaierror as unknown:
-                raise MeetingError(f"--rendezvous {self.where}: {unknown.strerror}") from unknown
+                raise RendezvousError(f"--rendezvous {self.where}: {unknown.strerror}") from unknown
             except OSError as refused:  # rank 0 may start later than this rank
                 failure = refused
                 time.sleep(RETRY_S)
         assert failure
-        raise MeetingError(f"rank 0 did not answer at {self.where}: {_why(failure)}")
+        raise RendezvousError(f"rank 0 did not answer at {self.where}: {_why(failure)}")
 
     def _visit(self, wait_s: float) -> None:
         sock = self._dial(time.monotonic() + wait_s)
@@ -246,8 +246,8 @@ class Meeting:
         except OSError as failure:
             raise self._left(failure) from failure
 
-    def _left(self, failure: Exception) -> MeetingError:
-        return MeetingError(f"rank 0 at {self.where} is lost ({failure}): see its messages")
+    def _left(self, failure: Exception) -> RendezvousError:
+        return RendezvousError(f"rank 0 at {self.where} is lost ({failure}): see its messages")
 
     # -- all
 
@@ -255,7 +255,7 @@ class Meeting:
         """Sends a message to rank 0 and returns its reply, which is the same for all ranks. It is
         also a barrier. decide: rank 0 calls it with the messages of all ranks in their order, None
         for lost ranks. seconds: the longest time until all other ranks have sent theirs. Raises
-        MeetingError if rank 0 is lost."""
+        RendezvousError if rank 0 is lost."""
         if self.leads:
             return self._lead(mine, decide, seconds)
         try:
