@@ -81,7 +81,7 @@ static void restart(void *argument)
   harp_dma_table_move(&ethdev->dma, ethdev->device);
 }
 
-/* After the close the device reads nothing, and its driver has freed all buffers. */
+/* The device reads nothing after the close, and its driver has freed all buffers. */
 int harp_ethdev_reset(struct ethdev_port *ethdev)
 {
   take_gates(ethdev);

@@ -326,8 +326,8 @@ static int attach_failed(const struct ethdev_spec *spec, int code, char *error)
 }
 
 /*
- * A virtio_user server waits for its peer without a limit. After a timeout this watchdog connects
- * in the peer's place, which ends the wait.
+ * A virtio_user server waits for its peer without a limit. This watchdog connects in the peer's
+ * place after a timeout, which ends the wait.
  */
 struct watchdog {
   const char *socket;

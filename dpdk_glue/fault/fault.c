@@ -3,7 +3,7 @@
  * "fault:SPEC|DEVICE": wraps another port and adds drops, duplicates, reordering, corruption,
  * delay, a rate limit or a blackhole; see fault_spec.h.
  *
- * Unimpaired frames pass without a copy. Unless tso=1 the port accepts no large segments, so each
+ * Unimpaired frames pass without a copy. The port accepts no large segments unless tso=1, so each
  * fault hits a single packet, as on a wire. A dropped frame counts as sent, because a wire reports
  * no loss.
  */

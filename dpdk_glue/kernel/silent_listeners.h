@@ -14,7 +14,7 @@ struct silent_block {
   uint16_t first; /* 0: a port that the kernel grants, whose number replaces the 0 */
   uint16_t limit; /* the last port that may be held */
   unsigned count; /* most ports */
-  /* After the first port, only ports that the kernel could assign automatically; NULL: any. */
+  /* The ports after the first one are ports that the kernel could assign; NULL: any. */
   const struct harp_kernel_ports *offered;
 };
 

@@ -24,8 +24,8 @@
 
 /* --- listen --- */
 
-/* A listener drops every packet. Without a lock its holder could take the filter off, and connect
- * to this namespace's other programs. */
+/* A listener drops every packet. The lock keeps its holder from taking the filter off, and from
+ * connecting to this namespace's other programs. */
 static int lock_listeners(const int *fds, int count)
 {
   int on = 1;

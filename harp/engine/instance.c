@@ -230,7 +230,7 @@ void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker
 
 /* --- The poll --- */
 
-/* After a pause, timers are late and frames that arrived in time still wait. The frames go first,
+/* Timers are late after a pause, and frames that arrived in time still wait. The frames go first,
  * for at most TIMERS_WAIT polls. Otherwise timers would send data again that was acknowledged. */
 static bool timers_are_due(struct harp_instance *instance, unsigned frames)
 {

@@ -124,7 +124,7 @@ static unsigned local_ranks(const struct harp_rank_topology *topology)
   return topology->local_size > 0 ? (unsigned)topology->local_size : 1;
 }
 
-/* For each local rank one worker per instance and one caller, and two spare CPUs. */
+/* One worker per instance and one caller for each local rank, and two spare CPUs. */
 static unsigned wanted_cpus(unsigned instances, unsigned ranks)
 {
   return (instances + 1) * ranks + 2;

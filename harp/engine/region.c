@@ -90,7 +90,7 @@ static void reclaim(struct harp_instance *instance, void *argument)
   *result = one ? one : *result;
 }
 
-/* Drops a reference. After the last one, removes the entry from the table and sets *dead. */
+/* Drops a reference. The last one removes the entry from the table and sets *dead. */
 static int forget(struct harp_regions *regions, struct harp_region *region,
                   struct harp_region **dead)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An instance's worker thread. It polls while there is traffic. Without traffic it spins, then
- * yields, then sleeps on the port's descriptor and the doorbell until the next deadline. If
- * application threads are to poll (poll_threads.h) and one does, the worker sleeps until it stops.
+ * An instance's worker thread. It polls while there is traffic. It then spins, yields, and sleeps
+ * on the port's descriptor and the doorbell until the next deadline. The worker sleeps while an
+ * application thread polls, if these are to poll (poll_threads.h).
  */
 #include <errno.h>
 #include <poll.h>

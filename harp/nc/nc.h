@@ -46,7 +46,7 @@ struct nc_source {
   struct harp_claim claim; /* fd -1: no claim is held */
 };
 
-/* -1: success; else the exit status. After success the caller must call nc_source_release, which
+/* -1: success; else the exit status. The caller must call nc_source_release after success, which
  * releases the claim. */
 int nc_source_find(struct nc_source *source, const struct nc_options *options);
 void nc_source_release(struct nc_source *source);

@@ -135,7 +135,7 @@ class PacketRing:
         if hasattr(self, "_view"):
             self._view.release()
         if hasattr(self, "_map"):
-            # After a failed write, frames still refer to the memory. It ends with them.
+            # Frames still refer to the memory after a failed write. It ends with them.
             with contextlib.suppress(BufferError):
                 self._map.close()
 

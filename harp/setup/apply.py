@@ -21,8 +21,8 @@ def planned(requests: list[Request], choice: Choice) -> list[Step]:
 
 
 def apply(requests: list[Request], choice: Choice) -> list[Step]:
-    """Makes the missing steps and returns them. After a failure or a crash in the middle, another
-    apply continues and undo reverts. Raises PlanError, StepError, HostError or OSError."""
+    """Makes the missing steps and returns them. Another apply continues after a failure or a
+    crash in the middle, and undo reverts. Raises PlanError, StepError, HostError or OSError."""
     planned(requests, choice)  # a refused request must leave no folder behind
     with home.opened(conf_dir()) as made:
         journal = Journal(conf_dir())

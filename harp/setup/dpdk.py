@@ -31,8 +31,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Given:
-    """A request's NIC, with the settings of its interface. After a crash, the settings come from
-    the journal. They are None if the NIC had no interface."""
+    """A request's NIC, with the settings of its interface. The settings come from the journal
+    after a crash. They are None if the NIC had no interface."""
 
     request: Request
     nic: Nic

@@ -338,7 +338,7 @@ def _shared(wanted: list[tuple[Request, Optional[Existing]]], files: list[Existi
 def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) -> list[Step]:
     """The steps that are not in place yet, in order.
 
-    A request without an address keeps the address of its file. Without a file, a dpdk device takes
+    A request without an address keeps the address of its file. A dpdk device without a file takes
     over the kernel's address, and the others share it. `journal` holds the steps that earlier runs
     have begun. Raises PlanError, HostError, StepError or OSError."""
     folder = conf_dir()

@@ -215,8 +215,8 @@ class WriteFile(Step):
 
 @dataclass
 class Blackhole(Step):
-    """A route that makes the kernel drop the packets for HARP's own address. Without it, the
-    kernel of a host that forwards would forward them or answer with ICMP. `address` has no
+    """A route that makes the kernel drop the packets for HARP's own address. The kernel of
+    a host that forwards would otherwise forward them or answer with ICMP. `address` has no
     prefix."""
 
     kind: ClassVar[str] = "blackhole"

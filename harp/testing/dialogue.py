@@ -14,7 +14,7 @@ packet trace:
 Packets are scapy's. Sequence and acknowledgement numbers, including SACK edges, are relative to the
 initial sequence number. Times are milliseconds since the dialogue began. `send` fills in missing
 fields: ports, the peer's next sequence number, an acknowledgement of all data in order, the window.
-`expect` compares only the given fields. Without a payload in the script, the packet must have none.
+`expect` compares only the given fields. The packet must have no payload if the script has none.
 PSH is compared only if the script sets it.
 
 Every frame of the stack is checked: lengths, checksums, options. `send` fails while a frame of the
@@ -464,7 +464,7 @@ class Dialogue:
         """The next frame of the stack must match `packet`. Returns it, with relative numbers.
 
         at: it must be sent at this time (ms, within the tolerance). within: it must be sent at
-        most this number of ms from now. Without both, it must have been sent by now. length: the
+        most this number of ms from now. Neither: it must have been sent by now. length: the
         number of payload bytes, whatever they are. The returned packet's `time` is its time of
         sending, ms.
         """

@@ -3,8 +3,8 @@
  * Devices: what NCCL is told about the host's NICs, and which NIC serves a device.
  *
  * A device's index means the same NIC on every rank of a host. NCCL calls listen in the process of
- * a channel's first GPU on the host, and connect in that of its last. Without GPUDirect every GPU
- * of a socket is equally near, so NCCL often gives one process several NICs.
+ * a channel's first GPU on the host, and connect in that of its last. Every GPU of a socket
+ * is equally near without GPUDirect, so NCCL often gives one process several NICs.
  */
 #include <errno.h>
 

@@ -97,7 +97,7 @@ struct flow_route flow_stripe(const struct link_flow *first, unsigned number)
 
 bool link_has_routes(const struct net_link *link)
 {
-  /* Before WIRE_VERSION_NICS, a peer takes a flow's new connection only from the same address. */
+  /* A peer before WIRE_VERSION_NICS takes a flow's new connection only from the same address. */
   bool peer_follows = !link->sends || atomic_load(&link->peer_nics_known);
   return peer_follows && (link_peer_nics(link)->count > 1 || link->transport->driven > 1);
 }

@@ -126,7 +126,7 @@ struct transport_nic *nic_create(struct transport *transport, unsigned device)
     nic->device = device;
     nic->engine = transport->nics.engines[device];
     if (transport->nics.claims.count > 1) {
-      /* Without this port, flows cannot move here. */
+      /* Flows cannot move here without this port. */
       harp_engine_reserve(nic->engine, 0, 0, &nic->shared_port);
     }
   }

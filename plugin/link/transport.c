@@ -397,7 +397,7 @@ static int first_init(void)
   }
   int result = 0;
   struct transport *transport = open_transport(&result, error);
-  /* Without this warning, a misspelt setting looks like one that has no effect. */
+  /* A misspelt setting looks like one that has no effect without this warning. */
   if (result != -ECANCELED && !registry.told) {
     registry.told = true;
     harp_variables_unknown(environ, tell_unknown, NULL);

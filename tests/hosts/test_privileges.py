@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After init, a process needs no capability: ranks drop all of theirs and continue as an
+"""A process needs no capability after init: ranks drop all of theirs and continue as an
 unprivileged user. They open and replace links, and end cleanly."""
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def test_lost_acks_do_not_widen_rack_window(dialogue):
 
 
 def test_spurious_timeout_does_not_widen_rack_window(dialogue):
-    """After a spurious timeout, the ACK of an original comes soon after its retransmission too."""
+    """The ACK of an original comes soon after its retransmission, too, after a spurious timeout."""
     d = dialogue(rto_min_us=200_000, timestamps=1)
     c = d.open_passive(rtt=50, timestamps=True)
     mss = c.tcp_info()["snd_mss"]

@@ -280,7 +280,7 @@ def test_transfer_resumes_after_30_s_outage(wire):
 
 
 def test_stacks_are_idle_after_close_and_time_wait(wire):
-    """After orderly closes and TIME-WAIT both stacks are idle, and serve again."""
+    """Both stacks are idle after orderly closes and TIME-WAIT, and serve again."""
     w = pair(wire, {"max_connections": 16}, impair=Impairment(drop=0.05, seed=6))
     for round_ in range(40):
         client, server = connect_pair(w, port=7000 + round_)

@@ -227,8 +227,8 @@ def _ranks(
 
 
 def _wait(processes: "list[subprocess.Popen[bytes]]", limit_s: float) -> list[Optional[int]]:
-    """Waits for the end and returns the exit statuses. After a failure, the peer gets AFTERMATH_S
-    more."""
+    """Waits for the end and returns the exit statuses. The peer gets AFTERMATH_S more after a
+    failure."""
     limit = time.monotonic() + limit_s
     failed = False
     while any(process.poll() is None for process in processes) and time.monotonic() < limit:

@@ -363,8 +363,8 @@ def outages_table(found: Nics) -> str:
 
 
 def verdicts(found: Nics) -> list[Verdict]:
-    """An outage is judged over the striped link. Without striping, two channels share a NIC during
-    an outage, and an iteration waits for them: half of the rate is then all that can be left."""
+    """An outage is judged over the striped link. Two channels share a NIC during an outage without
+    striping, and an iteration waits for them: half of the rate is then all that can be left."""
     judged = []
     for load in LOADS:
         gain = found.gain(load)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chooses the interface. NCCL_SOCKET_IFNAME has NCCL's syntax ("eth,ib": prefixes; "=eth0": exact
- * names; "^docker": all others). Without it, the first interface is chosen that is up, has an IPv4
- * address and is no loopback.
+ * names; "^docker": all others). The default is the first interface that is up, has an IPv4 address
+ * and is no loopback.
  */
 #include <errno.h>
 #include <ifaddrs.h>

@@ -99,7 +99,7 @@ static int setting_of_timeout(struct kernel_settings *settings)
 }
 
 /*
- * Without HARP_KERNEL_CC this uses cubic, because a system default of bbr without fq would be slow
+ * The default of HARP_KERNEL_CC is cubic, because a system default of bbr without fq would be slow
  * and the comparison unfair. A name from the user must work; cubic may fail.
  */
 static int setting_of_congestion(struct kernel_settings *settings)

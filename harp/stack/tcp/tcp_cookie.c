@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SYN cookies (RFC 4987, 3.6). Without room for a half-open connection, the stack answers a SYN
- * but keeps no state. It encodes the state in the SYN-ACK, and the peer's ACK brings it back. The
+ * SYN cookies (RFC 4987, 3.6). The stack answers a SYN but keeps no state if there is no room for a
+ * half-open connection. It encodes the state in the SYN-ACK, and the peer's ACK brings it back. The
  * sequence number holds a keyed hash and an index of the MSS. The low bits of the timestamp hold
  * the other options. Without timestamps these options are lost.
  */

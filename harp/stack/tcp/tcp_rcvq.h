@@ -18,8 +18,8 @@ size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
 /* Passes the receive queue to the caller as a chain of packets, which the caller must free; NULL:
  * empty. */
 struct harp_packet *tcp_rcvq_take(struct harp_tcp *tcp);
-/* Reads from such a chain and returns the bytes read. Unless peek is set, it frees the packets that
- * were read. */
+/* Reads from such a chain and returns the bytes read. It frees the packets that were read, unless
+ * peek is set. */
 size_t tcp_packets_read(struct harp_pool *pool, struct harp_packet **first, void *data,
                         size_t length, bool peek);
 void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet);

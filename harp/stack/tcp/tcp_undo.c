@@ -47,9 +47,9 @@ static void timeout_was_spurious(struct harp_tcp *tcp)
   undo(tcp);
 }
 
-/* Undoes recovery if the acknowledgement shows that it was spurious. After a timeout, data that was
- * not retransmitted shows it (RFC 5682, with SACK). Timestamps show it in both recoveries (RFC
- * 3522). In fast recovery no other retransmission may be in flight (RFC 4015). */
+/* Undoes recovery if the acknowledgement shows that it was spurious. Data that was not
+ * retransmitted shows it after a timeout (RFC 5682, with SACK). Timestamps show it in both
+ * recoveries (RFC 3522). No other retransmission may be in flight in fast recovery (RFC 4015). */
 void tcp_undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   if (!tcp->undo.possible) {
