@@ -72,6 +72,11 @@ def _answers(process: "subprocess.Popen[str]", seconds: float) -> List[Dict[str,
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         raise LabError(f"the ports' probe did not end within {seconds} s") from None
+    return _accepted(said)
+
+
+def _accepted(said: str) -> List[Dict[str, Any]]:
+    """The JSON answers in the probe's output. Raises LabError if it refused a command."""
     lines = said.splitlines()
     failed = [line for line in lines if not line.startswith("ok")]
     if failed or not lines:
@@ -143,7 +148,7 @@ def run_raw_shared(
         )
         received = _answers(receiving, seconds + 30)[-1]
         sending.kill()
-        sending.wait()
+        _accepted(sending.communicate()[0])
     rate = received["bytes"] / max(received["ms"], 1) / 1e6
     return {
         **make_record(
