@@ -308,6 +308,23 @@ def test_paused_rank_delays_other_rank() -> None:
     assert time.monotonic() - began > 3
 
 
+@pytest.mark.slow
+def test_rank_that_waits_too_long_for_the_other_reports_it() -> None:
+    words = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000000", "--verified"]
+    run = Run([*words, "--rate", "0.5", "--pause", "3600000", "--timeout", "5"])
+    waiting, paused = run.processes
+    try:
+        until_caught(paused, signal.SIGUSR1)
+        paused.send_signal(signal.SIGUSR1)
+        _, said = waiting.communicate(timeout=60)
+    finally:
+        for process in run.processes:
+            process.kill()
+        run.finish()
+    assert waiting.returncode == 1
+    assert "is not complete after" in said and "no progress within --timeout" in said
+
+
 @pytest.mark.parametrize(
     "op,channels", [*((op, 1) for op in perf_module.OPERATIONS), ("all_reduce", 2), ("sendrecv", 2)]
 )
