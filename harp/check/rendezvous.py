@@ -88,6 +88,7 @@ class Rendezvous:
         self.place = place
         self.lost: dict[int, str] = {}
         self._peers: dict[int, socket.socket] = {}  # rank 0: of each rank; else: {0: rank 0's}
+        self._socket_file = ""  # rank 0: its UNIX socket, while it listens
         self._first_wait = 0.0  # rank 0 may wait that long for others before the first step
 
     @property
@@ -101,7 +102,8 @@ class Rendezvous:
         return f"{self.place.host}:{self.place.port}"
 
     def close(self) -> None:
-        """Closes all connections. May be called again."""
+        """Closes all connections, and removes rank 0's UNIX socket. May be called again."""
+        self._stop_listening()
         for sock in self._peers.values():
             sock.close()
         self._peers.clear()
@@ -116,12 +118,19 @@ class Rendezvous:
 
     # -- rank 0
 
+    def _stop_listening(self) -> None:
+        if self._socket_file:
+            with suppress(OSError):
+                os.unlink(self._socket_file)
+            self._socket_file = ""
+
     def _listener(self) -> socket.socket:
         host, port = self.place.host, self.place.port
         try:
             if host == "unix":
                 sock = socket.socket(socket.AF_UNIX)
                 sock.bind(port)
+                self._socket_file = port
                 sock.listen(self.place.ranks)
                 return sock
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -169,9 +178,7 @@ class Rendezvous:
                     self._admit(sock)
         finally:
             listener.close()
-            if self.place.host == "unix":
-                with suppress(OSError):
-                    os.unlink(self.place.port)
+            self._stop_listening()
         told(1 + len(self._peers))
         for rank in range(1, self.place.ranks):
             if rank not in self._peers:

@@ -89,9 +89,14 @@ class Check:
         if self._mesh:
             self._mesh.drain(DRAIN_S)
         self._rendezvous.step("", lambda _: "")  # no rank closes before all have drained
+        self.close()
+        return bool(self._rendezvous.step("", self._decide_end))
+
+    def close(self) -> None:
+        """Closes the links. Call it before the program ends, also after an exception: the plugin
+        writes to the memory of receives until then. May be called again."""
         if self._mesh:
             self._mesh.close()
-        return bool(self._rendezvous.step("", self._decide_end))
 
     # -- facts
 

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Optional
+from types import FrameType
+from typing import Any, NoReturn, Optional
 
 import click
 
@@ -21,20 +24,40 @@ from harp.cli.perf import Rendezvous as RendezvousType
 GOOD, FINDINGS = 0, 1
 
 
-def _end_in(seconds: float, rank: int) -> None:
-    """Ends this process after that time, whatever it waits for."""
+def _end_now(rank: int, why: str) -> NoReturn:
+    """Says why this rank ends, and ends the process, whatever its other threads wait for. The
+    plugin removes its statistics in a handler of atexit(3), so this is C's exit."""
+    sys.stderr.write(f"harp check: rank {rank}: {why}\n")
+    sys.stderr.flush()
+    ctypes.CDLL(None).exit(FINDINGS)
+    raise AssertionError("exit(3) returns")
 
-    def end() -> None:
-        sys.stderr.write(
-            f"harp check: rank {rank}: not done within {seconds:.0f} s (--timeout); see the other "
-            "ranks' messages, and the phase above\n"
-        )
-        sys.stderr.flush()
-        os._exit(FINDINGS)
 
-    timer = threading.Timer(seconds, end)
+def _end_in(seconds: float, rank: int) -> threading.Timer:
+    """Ends this process after that time, unless the timer is cancelled before."""
+    why = (
+        f"not done within {seconds:.0f} s (--timeout); see the other ranks' messages, and the "
+        "phase above"
+    )
+    timer = threading.Timer(seconds, _end_now, (rank, why))
     timer.daemon = True
     timer.start()
+    return timer
+
+
+def _end_on_signals(rendezvous: Rendezvous, timer: threading.Timer) -> None:
+    """Ends this process on Ctrl-C, on SIGTERM, which launchers send, and on SIGHUP. An ignored
+    signal stays ignored. An exception is no way to end: ctypes drops it if the signal comes while
+    the plugin logs a line."""
+
+    def end(number: int, _: Optional[FrameType]) -> None:
+        timer.cancel()
+        rendezvous.close()
+        _end_now(rendezvous.place.rank, f"ended by {signal.Signals(number).name}")
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end)
 
 
 def _write(path: Optional[str], text: str) -> None:
@@ -120,9 +143,10 @@ def check(**options: Any) -> None:
     Exit: 0 no fault, 1 a fault or a missing rank, 2 wrong usage.
     """
     place = _place(options)
-    _end_in(options["wait"] + options["timeout"], place.rank)
+    timer = _end_in(options["wait"] + options["timeout"], place.rank)
     progress = Progress(silent=place.rank != 0)
     rendezvous = Rendezvous(place)
+    _end_on_signals(rendezvous, timer)
     plugin = Path(options["plugin"]) if options["plugin"] else None
     done = Check(rendezvous, plugin, options["quick"], progress)
     try:
@@ -140,8 +164,7 @@ def check(**options: Any) -> None:
             click.echo(f"rank {place.rank}: this host: {line}", err=True)
         raise click.ClickException(f"rank {place.rank}: {failure}") from failure
     finally:
+        done.close()
         rendezvous.close()
-    # The plugin's threads need not end first.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(GOOD if good else FINDINGS)
+        timer.cancel()
+    sys.exit(GOOD if good else FINDINGS)

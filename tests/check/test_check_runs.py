@@ -26,6 +26,7 @@ def test_clean_hosts_have_no_fault(crowd: Crowd, run: int) -> None:
     assert result.texts() == [], result.text
     assert set(result.codes) == {0}
     assert set(crowd.folder.glob("run*/*.trace")) == before, "a link has failed"
+    assert not list(crowd.folder.glob("run*/*.stat"))
     report = result.report
     assert [one["ranks"] for one in report["hosts"]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     for name in ("alone_gbit", "together_gbit", "round_trip_us"):
