@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "harp/bench/operation.h"
+#include "harp/bench/slurm.h"
 
 enum { WRONG_USAGE = 2, DEFAULT_TIMEOUT_S = 90 };
 static const char default_port[] = "29411";
@@ -386,22 +387,28 @@ static const char *port_after(const char *text)
   return port;
 }
 
-static void ask_for_rendezvous(struct options *options)
+static int ask_for_rendezvous(struct options *options)
 {
-  const char *host = getenv("MASTER_ADDR");
-  if (!host) {
-    host = getenv("SLURM_LAUNCH_NODE_IPADDR");
-  }
-  options->host = host;
+  static char node[256];
+  const char *here = slurm_this_node();
+  options->host = getenv("MASTER_ADDR");
   options->port = port_after(getenv("MASTER_PORT"));
+  if (options->host || !slurm_first_node(options->ranks, node, sizeof(node))) {
+    return -1;
+  }
+  if (options->rank == 0 && here && strcmp(here, node) != 0) {
+    return usage("Slurm started rank 0 on %s and not on %s, the first node: set MASTER_ADDR to an "
+                 "address of %s",
+                 here, node, here);
+  }
+  options->host = node;
+  options->host_is_node = true;
+  return -1;
 }
 
 static int check_ranks(struct options *options)
 {
   ask_launcher(options);
-  if (!options->host) {
-    ask_for_rendezvous(options);
-  }
   if (options->rank < 0 || !options->ranks) {
     return usage("the rank is unknown: give --rank and --nranks, or start it by mpirun, torchrun "
                  "or srun");
@@ -409,10 +416,12 @@ static int check_ranks(struct options *options)
   if (options->rank >= options->ranks) {
     return usage("--rank %d of %d ranks: ranks count from 0", options->rank, options->ranks);
   }
-  if (!options->host) {
-    return usage("the rendezvous is unknown: give --rendezvous HOST:PORT, an address of rank 0");
+  int status = options->host ? -1 : ask_for_rendezvous(options);
+  if (status < 0 && !options->host) {
+    return usage("the rendezvous is unknown: give --rendezvous HOST:PORT, or set MASTER_ADDR to an "
+                 "address of rank 0's host");
   }
-  return -1;
+  return status;
 }
 
 /* Fills the list of sizes from -b, -e and -f, and gaps of --sizes from -n and -w. Needs the number

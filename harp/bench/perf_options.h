@@ -38,6 +38,7 @@ struct options {
   const char *kernel_cc; /* with kernel; NULL: the plugin's default */
   int rank, ranks;
   const char *host, *port; /* of the rendezvous */
+  bool host_is_node;       /* host is a node's name of Slurm: rank 0 listens on all addresses */
   const char *json;        /* file; "-": standard output; NULL: none */
   bool verified;           /* run only verified passes, time nothing */
   bool hugepages;          /* put messages in 2 MiB hugepages */

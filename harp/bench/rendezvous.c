@@ -280,9 +280,10 @@ static int visit_rank_0(struct rendezvous *rendezvous, const char *host, const c
   return error ? fail(rendezvous, "rank 0 at %s:%s: %s", host, port, strerror(error)) : 0;
 }
 
-int rendezvous_open(struct rendezvous *rendezvous, const char *host, const char *port)
+int rendezvous_open(struct rendezvous *rendezvous, const char *host, const char *port,
+                    bool everywhere)
 {
-  return rendezvous->rank == 0 ? host_ranks(rendezvous, host, port)
+  return rendezvous->rank == 0 ? host_ranks(rendezvous, everywhere ? "0.0.0.0" : host, port)
                                : visit_rank_0(rendezvous, host, port);
 }
 

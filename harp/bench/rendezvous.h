@@ -9,14 +9,17 @@
 #ifndef HARP_BENCH_RENDEZVOUS_H
 #define HARP_BENCH_RENDEZVOUS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct rendezvous;
 
 /* NULL: out of memory. Free it with rendezvous_close, also after a failed open. */
 struct rendezvous *rendezvous_new(int rank, int ranks, int timeout_ms);
-/* host "unix": port is the path of a UNIX socket. */
-int rendezvous_open(struct rendezvous *rendezvous, const char *host, const char *port);
+/* host "unix": port is the path of a UNIX socket. everywhere: rank 0 listens on all of its
+ * addresses, because on the host itself the name host may mean a loopback address. */
+int rendezvous_open(struct rendezvous *rendezvous, const char *host, const char *port,
+                    bool everywhere);
 /* Gives every rank the size bytes of all ranks, in the order of ranks. It is also a barrier. */
 int rendezvous_exchange(struct rendezvous *rendezvous, const void *mine, size_t size, void *all);
 const char *rendezvous_error(const struct rendezvous *rendezvous);

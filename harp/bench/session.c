@@ -162,7 +162,7 @@ int session_join(struct session *session)
     session_say(session, "there is no memory for %d ranks", options->ranks);
     return -1;
   }
-  if (rendezvous_open(session->rendezvous, options->host, options->port)) {
+  if (rendezvous_open(session->rendezvous, options->host, options->port, options->host_is_node)) {
     session_say(session, "%s", rendezvous_error(session->rendezvous));
     return -1;
   }

@@ -126,6 +126,8 @@ class Rendezvous:
 
     def _listener(self) -> socket.socket:
         host, port = self.place.host, self.place.port
+        if self.place.everywhere:
+            host = "0.0.0.0"
         try:
             if host == "unix":
                 sock = socket.socket(socket.AF_UNIX)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +197,56 @@ def test_launchers_tell_rank_and_rendezvous(names: tuple[str, str]) -> None:
     told = {names[0]: "3", names[1]: "8", "MASTER_ADDR": "gpu1", "MASTER_PORT": "29500"}
     assert launcher.find(None, None, None, told) == launcher.Place(3, 8, "gpu1", "29501")
     assert launcher.find(2, 4, "unix:/x:y", told) == launcher.Place(2, 4, "unix", "/x:y")
-    told = {names[0]: "3", names[1]: "8", "SLURM_LAUNCH_NODE_IPADDR": "10.0.3.7"}
+    told = {names[0]: "3", names[1]: "8", "MASTER_ADDR": "gpu1"}
     assert launcher.find(None, None, None, told).port == "29411"
+
+
+@pytest.mark.parametrize(
+    "nodes, first",
+    [
+        ("gpu1", "gpu1"),
+        ("gpu2,gpu1", "gpu2"),
+        ("gpu[03-05,9],login", "gpu03"),
+        ("gpu[9,03-05]-ib", "gpu9-ib"),
+        ("rack[2-3]node[07,10-11],x", "rack2node07"),
+        ("gpu-a[1-2]", "gpu-a1"),
+        ("", ""),
+    ],
+)
+def test_slurms_lists_of_nodes_have_a_first_node(nodes: str, first: str) -> None:
+    assert launcher.first_node(nodes) == first
+
+
+def of_step(**more: str) -> dict[str, str]:
+    """Variables of a step of 8 tasks on gpu3 and gpu4, which srun started on a login node."""
+    return {
+        "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8",
+        "SLURM_STEP_NODELIST": "gpu[3-4]", "SLURM_JOB_NODELIST": "gpu[1-4]",
+        "SLURM_LAUNCH_NODE_IPADDR": "10.0.3.7", "SLURMD_NODENAME": "gpu3", **more,
+    }  # fmt: skip
+
+
+def test_ranks_of_slurm_meet_on_the_first_node() -> None:
+    def place(**more: str) -> launcher.Place:
+        return launcher.find(None, None, None, of_step(**more))
+
+    assert place() == launcher.Place(0, 8, "gpu3", "29411", everywhere=True)
+    assert place(MASTER_ADDR="gpu1") == launcher.Place(0, 8, "gpu1", "29411")
+    # mpirun's helpers are the tasks of this step, and mpirun started rank 0 itself.
+    helpers = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "gpu[2-4]"}
+    mpirun = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "8", **helpers}
+    assert place(**mpirun) == launcher.Place(1, 8, "gpu1", "29411", everywhere=True)
+    with pytest.raises(launcher.Unknown, match="rank 0 on gpu4 and not on gpu3, .*: set MASTER_A"):
+        place(SLURMD_NODENAME="gpu4")
+
+
+def test_rank_0_of_slurm_listens_on_all_addresses() -> None:
+    """Its node's name is that of another address."""
+    place = launcher.Place(0, 2, "192.0.2.1", "0", everywhere=True)
+    with Rendezvous(place)._listener() as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"
+    with pytest.raises(RendezvousError, match="cannot listen on 192.0.2.1"):
+        Rendezvous(replace(place, everywhere=False))._listener()
 
 
 @pytest.mark.parametrize(
@@ -206,7 +255,7 @@ def test_launchers_tell_rank_and_rendezvous(names: tuple[str, str]) -> None:
         (None, None, "a:1", "give --rank and --ranks, or start it by mpirun"),
         (8, 8, "a:1", "--rank 8 of 8 ranks"),
         (0, 1, "a:1", "one rank has no other to check with"),
-        (0, 8, None, "give --rendezvous HOST:PORT"),
+        (0, 8, None, "give --rendezvous HOST:PORT, or set MASTER_ADDR"),
         (0, 8, "a:70000", "a port is a number from 1 to 65535"),
     ],
 )

@@ -378,9 +378,22 @@ def test_declining_plugin_is_reported() -> None:
     [
         {"OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"},
         {"RANK": "{rank}", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "PORT"},
-        {"SLURM_PROCID": "{rank}", "SLURM_NTASKS": "2", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"},
+        {
+            "SLURM_PROCID": "{rank}",
+            "SLURM_NTASKS": "2",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_STEP_NODELIST": "127.0.0.[1-2]",
+            "SLURM_JOB_NODELIST": "192.0.2.[1-2]",
+        },
+        {
+            "OMPI_COMM_WORLD_RANK": "{rank}",
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "SLURM_STEP_NUM_TASKS": "1",
+            "SLURM_STEP_NODELIST": "192.0.2.1",
+            "SLURM_JOB_NODELIST": "127.0.[0,4-5].1,192.0.2.2",
+        },
     ],
-    ids=["mpirun", "torchrun", "srun"],
+    ids=["mpirun", "torchrun", "srun", "mpirun-in-slurm"],
 )
 def test_launcher_variables_set_ranks(environment: dict[str, str]) -> None:
     environment = {**environment, "MASTER_PORT": str(free_port() - 1)}
@@ -432,6 +445,19 @@ def test_wrong_usage_exits_2(words: list[str]) -> None:
     )
     assert done.returncode == 2
     assert "harp perf: " in done.stderr and "--help" in done.stderr
+
+
+def test_rank_0_of_slurm_on_another_node_exits_2() -> None:
+    step = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "gpu[1-2]"}
+    done = subprocess.run(
+        [str(paths.perf_program()), "sendrecv"],
+        capture_output=True,
+        text=True,
+        env={"SLURMD_NODENAME": "gpu2", **step},
+        timeout=20,
+    )
+    assert done.returncode == 2
+    assert "rank 0 on gpu2 and not on gpu1" in done.stderr and "set MASTER_ADDR" in done.stderr
 
 
 def test_missing_rank_exits_2() -> None:

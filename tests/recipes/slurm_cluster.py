@@ -74,10 +74,10 @@ class Slurm:
         self.folder = folder
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
 
-    def run(self, words: Sequence[str]) -> str:
-        """Runs a program on gpu1. An error has the ends of Slurm's logs."""
+    def run(self, words: Sequence[str], host: str = "gpu1") -> str:
+        """Runs a program on a host. An error has the ends of Slurm's logs."""
         try:
-            return self.cluster.run(["gpu1"], words, self.variables)
+            return self.cluster.run([host], words, self.variables)
         except AssertionError as failure:
             raise AssertionError(f"{failure}\n{_logs(self.folder)}") from None
 

@@ -100,6 +100,20 @@ def test_slurm(block: Block, cluster: Cluster) -> None:
 
 @needs_slurm
 @pytest.mark.slow
+def test_ranks_of_slurm_meet_on_the_first_node_of_their_step(cluster: Cluster) -> None:
+    """srun runs on the other node, as on a login node. A step may have some nodes of its job."""
+    check = "harprun harp check --quick"
+    with slurm(cluster) as nodes:
+        words = ["srun", "-N", "2", "--ntasks-per-node", "2", *check.split()]
+        said = nodes.run(words, host="gpu2")
+        assert "harp check: 4 ranks" in said and ": good" in said, said
+        step = f"srun -N 1 -n 2 -w gpu2 {check}"
+        said = nodes.run(["salloc", "-N", "2", "--ntasks-per-node", "2", "sh", "-c", step])
+        assert "harp check: 2 ranks" in said and ": good" in said, said
+
+
+@needs_slurm
+@pytest.mark.slow
 def test_slurms_prolog_and_epilog(cluster: Cluster) -> None:
     """Set-up comes before the job's first step, and its traces are gone after the job."""
     (block,) = (one for one in RUN if "harp-prolog.sh" in one.text)
