@@ -85,9 +85,10 @@ class Owner:
 
 @dataclass(frozen=True)
 class Grant:
-    """`interface`: its name when the job opened it, and `index` its number, which it keeps (0:
-    unknown). `first` and `last`: the block of ports; 0, 0 on an address of HARP's own. `sockets`
-    and `program`: as in Passed; none: unknown."""
+    """`interface`: its name when the job opened it, and `index` its number (0: unknown). An
+    interface keeps its number under another name, and a new one of its name has another number.
+    `first` and `last`: the block of ports; 0, 0 on an address of HARP's own. `sockets` and
+    `program`: as in Passed; none: unknown."""
 
     interface: str
     address: str
@@ -98,14 +99,15 @@ class Grant:
     program: int = 0
     index: int = 0
 
-    def present_name(self) -> str:
-        """The interface's name now. That of an interface that is gone stays."""
+    def present_name(self) -> Optional[str]:
+        """The interface's name now; None: the interface is gone."""
         try:
             return socket.if_indextoname(self.index) if self.index else self.interface
         except OSError:
-            return self.interface
+            return None
 
     def is_for(self, interface: str, ports: tuple[int, int]) -> bool:
+        """Whether a job means this grant by the interface's first name and these ports."""
         return self.interface == interface and (self.first, self.last) == ports
 
     def port_count(self) -> int:
@@ -160,14 +162,16 @@ class Grants:
         return sum(grant.port_count() for grant in mine)
 
     def find(self, owner: Owner, interface: str, ports: tuple[int, int]) -> Optional[Grant]:
-        """The grant of a process with these ports. A job knows the interface's first name only."""
+        """The grant of a process with these ports. A job knows the interface's first name only. A
+        later interface of this name does not get the grant of one that is gone."""
         for grant in self._held:
-            if grant.owner == owner and grant.is_for(interface, ports):
+            if grant.owner == owner and grant.is_for(interface, ports) and grant.present_name():
                 return grant
         return None
 
     def is_free(self, interface: str, first: int, last: int) -> bool:
-        """Whether nobody has a port of the range on an interface, by its present name."""
+        """Whether nobody has a port of the range on an interface, by its present name. Sockets of
+        an interface that is gone see no frame of a later one."""
         return not any(
             grant.present_name() == interface and grant.first <= last and first <= grant.last
             for grant in self._held

@@ -274,7 +274,7 @@ class Agent:
         async with self._opening:  # so that two requests do not get the same block
             self._release()
             self.policy.check_quota(owner.uid, self.grants.used_by(owner.uid))
-            for ports in self._candidates(owner.uid, request):
+            for ports in self._candidates(owner, request):
                 if await self._grant(client, request, ports) != OCCUPIED:
                     return None
         raise Exhausted(
@@ -283,7 +283,7 @@ class Agent:
             "other jobs, or start harp agent with more --ports or a smaller --block"
         )
 
-    def _candidates(self, uid: int, request: Open) -> list[tuple[int, int]]:
+    def _candidates(self, owner: Owner, request: Open) -> list[tuple[int, int]]:
         """The ports to try. On an address of its own a job has all, or those that it names."""
         wanted = request.ports
         if request.address != "kernel":
@@ -299,9 +299,15 @@ class Agent:
                 f"the agent's {self.ports.first}-{self.ports.last}; remove tcp_ports, or start "
                 f"harp agent with --ports {wanted[0]}-{wanted[1]}"
             )
-        self._check_port_quota(uid, request.device, blocks)
-        kept = self._kept_by_kernel(request.device, blocks)
-        return [b for b in kept if self.grants.is_free(request.device.interface, *b)]
+        self._check_port_quota(owner.uid, request.device, blocks)
+        interface = request.device.interface
+        return [
+            block
+            for block in self._kept_by_kernel(request.device, blocks)
+            # A later request names its grant by the interface's first name and the ports.
+            if self.grants.is_free(interface, *block)
+            and not self.grants.find(owner, interface, block)
+        ]
 
     def _check_port_quota(self, uid: int, device: Device, blocks: list[tuple[int, int]]) -> None:
         used = self.grants.ports_used_by(uid, device.interface)
@@ -374,14 +380,15 @@ class Agent:
 
     async def _listen(self, client: Client, request: Listen) -> Optional[bytes]:
         grant = self.grants.find(client.owner, request.device.interface, request.grant)
-        if not grant or not grant.first:
+        interface = grant.present_name() if grant and grant.first else None
+        if not grant or not interface:
             raise Denied(
                 f"{request.device}: pid {client.owner.pid} has no ports "
                 f"{request.grant[0]}-{request.grant[1]}; open the device first"
             )
         client.has_grant = True  # also if it has connected again
         numbers = (request.first, request.count, grant.last)
-        await self._run(client, "listen", grant.present_name(), *map(str, numbers))
+        await self._run(client, "listen", interface, *map(str, numbers))
         return None
 
     # -- harp-agent-open
@@ -441,7 +448,7 @@ class Agent:
             "counts": dict(self.counts),
             "grants": [
                 {
-                    "interface": grant.present_name(),
+                    "interface": grant.present_name() or grant.interface,
                     "address": grant.address,
                     "ports": [grant.first, grant.last],
                     "pid": grant.owner.pid,

@@ -30,6 +30,13 @@ def rename(host: Host, new: str) -> None:
     host.run(["ip", "link", "set", new, "up"])
 
 
+def add_interface(host: Host, name: str) -> None:
+    host.run(["ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}-peer"])
+    for one in (name, f"{name}-peer"):
+        host.run(["ip", "link", "set", one, "up"])
+    host.run(["ip", "address", "add", "10.78.0.1/24", "dev", name])
+
+
 @pytest.mark.parametrize("scheme", [pytest.param("packet", marks=pytest.mark.slow), "xdp"])
 def test_renamed_interface_gives_no_port_twice(
     host: Host, agent: AgentProcess, scheme: str
@@ -50,6 +57,21 @@ def test_renamed_interface_gives_no_port_twice(
 
 
 @pytest.mark.slow
+def test_process_tells_its_grants_on_interfaces_of_one_name_apart(
+    host: Host, agent: AgentProcess
+) -> None:
+    """It names a grant by the first name of the interface and the ports."""
+    with Client(agent.socket) as first, Client(agent.socket) as second:
+        opened = first.open(device=f"packet:{host.interface}")
+        rename(host, "new0")
+        add_interface(host, host.interface)
+        other = second.open(device=f"packet:{host.interface}")
+        assert other.first > opened.last
+        for one in (opened, other):
+            one.close()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["packet", "xdp"])
 def test_grant_ends_with_its_removed_interface(
     host: Host, agent: AgentProcess, scheme: str
@@ -62,5 +84,8 @@ def test_grant_ends_with_its_removed_interface(
             client.listen(opened)
         with pytest.raises(Refused, match="eth0"):
             client.open(device=f"{scheme}:{host.interface}")
+        add_interface(host, host.interface)
+        with pytest.raises(Refused, match="has no ports"):  # of the new interface
+            client.listen(opened)
         opened.close()
     wait_until(lambda: not agent.ask()["grants"], 20, "the agent keeps a grant")
