@@ -2,10 +2,11 @@
 #include "harp/engine/capture.h"
 
 #include <errno.h>
-#include <stddef.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -15,35 +16,51 @@ enum {
   PIECES = 64,           /* of a frame; readers miss the bytes of further ones */
 };
 
-/* Returns the address's length. */
-static socklen_t name(struct sockaddr_un *address, const char *path, unsigned instance)
+/* Binds a socket to a path that may be longer than an address. */
+static int bind_at(int fd, const char *path)
 {
-  const char *slash = strrchr(path, '/'), *stem = slash ? slash + 1 : path;
-  int length = (int)strcspn(stem, ".");
-  memset(address, 0, sizeof *address);
-  address->sun_family = AF_UNIX;
-  /* The first byte stays 0: the address is abstract. */
-  int written = snprintf(address->sun_path + 1, sizeof address->sun_path - 1,
-                         "harp-capture-%.*s-%u", length < 32 ? length : 32, stem, instance);
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)written);
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  const char *slash = strrchr(path, '/');
+  char folder[HARP_RUN_PATH_SIZE];
+  snprintf(folder, sizeof folder, "%.*s", (int)(slash - path + 1), path);
+  int at = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (at < 0) {
+    return -errno;
+  }
+  snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d%s", at, slash);
+  int result = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
+  close(at);
+  return result;
 }
 
-int harp_capture_open(struct harp_capture *capture, const char *path, unsigned instance)
+int harp_capture_open(struct harp_capture *capture, const char *statistics, unsigned instance)
 {
-  struct sockaddr_un address;
-  socklen_t length = name(&address, path, instance);
+  const char *suffix = strrchr(statistics, '.');
   *capture = (struct harp_capture){.listener = -1};
+  if (!suffix || !strchr(statistics, '/')) {
+    return -ENOENT; /* the file is in memory */
+  }
+  char path[HARP_RUN_PATH_SIZE];
+  if (snprintf(path, sizeof path, "%.*s-%u.capture", (int)(suffix - statistics), statistics,
+               instance) >= (int)sizeof path) {
+    return -ENAMETOOLONG;
+  }
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) {
     return -errno;
   }
-  if (bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, WAITING) < 0) {
-    int result = -errno;
-    close(fd);
-    return result;
+  /* The path gets the mode of the socket: no other user can connect at any time. */
+  fchmod(fd, 0600);
+  int result = bind_at(fd, path);
+  if (result == 0) {
+    memcpy(capture->path, path, sizeof path);
+    result = listen(fd, WAITING) < 0 ? -errno : 0;
   }
   capture->listener = fd;
-  return 0;
+  if (result != 0) {
+    harp_capture_close(capture);
+  }
+  return result;
 }
 
 static void drop(struct harp_capture *capture, unsigned index)
@@ -52,7 +69,7 @@ static void drop(struct harp_capture *capture, unsigned index)
   capture->readers[index] = capture->readers[--capture->count];
 }
 
-void harp_capture_close(struct harp_capture *capture)
+void harp_capture_forget(struct harp_capture *capture)
 {
   while (capture->count > 0) {
     drop(capture, capture->count - 1);
@@ -61,31 +78,46 @@ void harp_capture_close(struct harp_capture *capture)
     close(capture->listener);
   }
   capture->listener = -1;
+  capture->path[0] = '\0';
 }
 
-static bool may_read(int fd)
+void harp_capture_close(struct harp_capture *capture)
 {
-  struct ucred peer;
-  socklen_t size = sizeof peer;
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         (peer.uid == 0 || peer.uid == geteuid());
+  if (capture->path[0]) {
+    unlink(capture->path);
+  }
+  harp_capture_forget(capture);
+}
+
+/* Whether there is a place for a reader of this user. */
+static bool has_place(const struct harp_capture *capture, uid_t user)
+{
+  unsigned users = 0;
+  for (unsigned i = 0; i < capture->count; i++) {
+    users += !capture->readers[i].root;
+  }
+  return capture->count < HARP_CAPTURE_READERS &&
+         (user == 0 || (user == geteuid() && users < HARP_CAPTURE_USERS));
 }
 
 static void accept_readers(struct harp_capture *capture)
 {
   const int size = SEND_BUFFER;
-  /* The bound counts: other users may connect again and again. */
-  for (unsigned i = 0; i < WAITING && capture->count < HARP_CAPTURE_READERS; i++) {
+  for (unsigned i = 0; i < WAITING; i++) {
     int fd = accept4(capture->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       return;
     }
-    if (!may_read(fd)) {
+    struct ucred peer;
+    socklen_t length = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 ||
+        !has_place(capture, peer.uid)) {
       close(fd);
       continue;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-    capture->readers[capture->count++] = (struct harp_capture_reader){.fd = fd};
+    capture->readers[capture->count++] = (struct harp_capture_reader){.fd = fd,
+                                                                      .root = peer.uid == 0};
   }
 }
 
@@ -103,17 +135,23 @@ static bool read_requests(struct harp_capture_reader *reader)
   return got < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
-void harp_capture_serve(struct harp_capture *capture)
+static void serve_readers(struct harp_capture *capture)
 {
-  if (capture->listener < 0) {
-    return;
-  }
-  accept_readers(capture);
   for (unsigned i = capture->count; i-- > 0;) {
     if (!read_requests(&capture->readers[i])) {
       drop(capture, i);
     }
   }
+}
+
+void harp_capture_serve(struct harp_capture *capture)
+{
+  if (capture->listener < 0) {
+    return;
+  }
+  serve_readers(capture); /* those that have ended leave their places to new ones */
+  accept_readers(capture);
+  serve_readers(capture);
 }
 
 /* Writes the first `keep` bytes of a frame to pieces, as many as there is room for. Returns the

@@ -3,11 +3,13 @@
  * Copies of an instance's frames for `harp capture`. The frames of some ports reach no packet
  * socket, so the instance sends the copies itself.
  *
- * An instance listens at an abstract UNIX address of its network namespace (unix(7)):
- * "harp-capture-ID-N". ID is the name of the statistics file without its suffix, and N the
- * instance's number. A reader connects by SOCK_SEQPACKET and sends a struct harp_capture_request.
- * Each frame then arrives as one datagram. The kernel runs the reader's own filter on it. Only root
- * and the user of this process may read.
+ * An instance listens at a UNIX socket "ID-N.capture" beside the statistics file. ID is that file's
+ * name without its suffix, and N the instance's number. A reader connects by SOCK_SEQPACKET and
+ * sends a struct harp_capture_request. Each frame then arrives as one datagram. The kernel runs the
+ * reader's own filter on it.
+ *
+ * Only root and the user of this process may read. The socket's mode keeps all other users away:
+ * they cannot connect, and so they cannot take the place of a reader.
  *
  * A slow reader loses frames (counter capture_lost). It never delays the instance.
  *
@@ -20,9 +22,12 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "harp/engine/rundir.h"
+
 enum {
   HARP_CAPTURE_VERSION = 1,
-  HARP_CAPTURE_READERS = 4, /* at a time; further ones wait */
+  HARP_CAPTURE_USERS = 4,   /* readers at a time that are not root; further ones are refused */
+  HARP_CAPTURE_READERS = 6, /* with those of root */
 };
 
 /* What a reader wants from now on. Integers have the host's byte order. */
@@ -34,20 +39,24 @@ struct harp_capture_request {
 
 struct harp_capture_reader {
   int fd;
+  bool root;
   struct harp_capture_request request; /* zeroed until it has come */
 };
 
 struct harp_capture {
-  int listener; /* -1: none */
+  int listener;                  /* -1: none */
+  char path[HARP_RUN_PATH_SIZE]; /* of the socket; "": none */
   unsigned count;
   struct harp_capture_reader readers[HARP_CAPTURE_READERS];
 };
 
-/* Begins to listen. path: of the statistics file. 0, or a negative errno; then there are no
+/* Begins to listen. statistics: path of the file. 0, or a negative errno; then there are no
  * captures of this instance. */
-int harp_capture_open(struct harp_capture *capture, const char *path, unsigned instance);
-/* Also in a forked child, which has copies of the descriptors. */
+int harp_capture_open(struct harp_capture *capture, const char *statistics, unsigned instance);
+/* Closes all sockets and removes the listening one from its folder. */
 void harp_capture_close(struct harp_capture *capture);
+/* In a forked child: closes its copies of the descriptors. */
+void harp_capture_forget(struct harp_capture *capture);
 
 /* Takes new readers and requests, and drops readers that have ended. Never blocks. */
 void harp_capture_serve(struct harp_capture *capture);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "harp/engine/agent_socket.h"
 #include "harp/engine/clock.h"
@@ -232,13 +233,21 @@ void harp_engine_close(struct harp_engine *engine)
   free(engine);
 }
 
+void harp_engine_unpublish(const struct harp_engine *engine)
+{
+  unlink(engine->statfile.path);
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    unlink(engine->instances[i]->capture.path);
+  }
+}
+
 void harp_engine_forget(struct harp_engine *engine)
 {
   engine->forgotten = true;
   engine->port->ops->forget(engine->port);
   harp_statfile_forget(&engine->statfile);
   for (unsigned i = 0; i < engine->instance_count; i++) {
-    harp_capture_close(&engine->instances[i]->capture);
+    harp_capture_forget(&engine->instances[i]->capture);
   }
 }
 

@@ -72,6 +72,9 @@ void harp_engine_release(struct harp_engine *engine, unsigned instance, uint16_t
  * HARP_TRACE_DUMPS files. */
 void harp_engine_dump(struct harp_engine *engine, const char *reason);
 
+/* At exit: removes the engine's files from the run folder, and frees nothing. */
+void harp_engine_unpublish(const struct harp_engine *engine);
+
 /* In a forked child: releases the child's copies of descriptors and mappings. The parent's engine
  * continues. */
 void harp_engine_forget(struct harp_engine *engine);

@@ -22,6 +22,7 @@
 enum {
   TRACES_KEPT = 32,
   NEW_FILE_SECONDS = 60, /* a younger .new file may not be locked yet */
+  ID_LENGTH = 16,
 };
 
 const char *harp_rundir_configured(void)
@@ -127,7 +128,19 @@ int harp_rundir_publish(char path[HARP_RUN_PATH_SIZE], const char *suffix)
  * programs' files must not be removed. */
 static bool is_ours(const char *name, const char *suffix)
 {
-  return strspn(name, "0123456789abcdef") == 16 && strcmp(name + 16, suffix) == 0;
+  return strspn(name, "0123456789abcdef") == ID_LENGTH && strcmp(name + ID_LENGTH, suffix) == 0;
+}
+
+static bool is_our_socket(const char *name)
+{
+  size_t digits;
+
+  if (strspn(name, "0123456789abcdef") != ID_LENGTH || name[ID_LENGTH] != '-') {
+    return false;
+  }
+  name += ID_LENGTH + 1;
+  digits = strspn(name, "0123456789");
+  return digits > 0 && strcmp(name + digits, ".capture") == 0;
 }
 
 /* Removes a file without a lock: a live owner holds a lock on it. min_age: seconds since the last
@@ -146,6 +159,26 @@ static void remove_if_dead(int folder, const char *name, time_t min_age)
     unlinkat(folder, name, 0);
   }
   close(fd);
+}
+
+/* Removes a socket if the process is dead that has the statistics file beside it. */
+static void remove_socket_if_dead(int folder, const char *name)
+{
+  struct stat status;
+  char file[32];
+  int fd;
+
+  if (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISSOCK(status.st_mode)) {
+    return;
+  }
+  snprintf(file, sizeof(file), "%.*s.stat", ID_LENGTH, name);
+  fd = openat(folder, file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0 ? errno == ENOENT : flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    unlinkat(folder, name, 0);
+  }
+  if (fd >= 0) {
+    close(fd);
+  }
 }
 
 struct trace_file {
@@ -190,6 +223,8 @@ void harp_rundir_sweep(const char *folder)
       remove_if_dead(dirfd(entries), entry->d_name, 0);
     } else if (is_ours(entry->d_name, ".new")) {
       remove_if_dead(dirfd(entries), entry->d_name, NEW_FILE_SECONDS);
+    } else if (is_our_socket(entry->d_name)) {
+      remove_socket_if_dead(dirfd(entries), entry->d_name);
     } else if (is_ours(entry->d_name, ".trace")) {
       keep_newest(dirfd(entries), kept, entry->d_name);
     }

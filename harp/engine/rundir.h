@@ -5,7 +5,8 @@
  * /dev/shm/harp-UID, and after that a statistics file without a path, in memory.
  *
  * File names end in .stat, .trace or, while the file is incomplete, .new. They contain a random id,
- * because process ids repeat across containers that share the folder.
+ * because process ids repeat across containers that share the folder. Sockets (capture.h) have the
+ * id of the statistics file beside them.
  *
  * Thread: any. The functions may block on the file system.
  */
@@ -43,8 +44,8 @@ const char *harp_rundir_configured(void);
  * the folder does not belong to this user; or the -errno of a system call. */
 int harp_rundir_fallback(char *out, size_t size);
 
-/* Removes files of dead processes from a folder: all statistics and incomplete files, and all
- * traces but the newest 32. Errors are ignored. */
+/* Removes files of dead processes from a folder: all statistics, sockets and incomplete files, and
+ * all traces but the newest 32. Errors are ignored. */
 void harp_rundir_sweep(const char *folder);
 
 #endif

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames that a process copies itself, because its device's frames reach no packet socket.
 
-Each of its instances listens at an abstract address (harp/engine/capture.h), and sends the copies
-that a request asks for. The kernel runs the filter on them, and stamps them.
+Each of its instances listens at a socket in the run folder (harp/engine/capture.h), and sends the
+copies that a request asks for. The kernel runs the filter on them, and stamps them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import os
 import select
 import socket
 import struct
@@ -63,6 +64,20 @@ def _has_ended(one: socket.socket) -> bool:
         return True
 
 
+def socket_of(process: Process, instance: int) -> Path:
+    """Where an instance listens."""
+    return Path(process.path).with_name(f"{process.id}-{instance}.capture")
+
+
+def connect(one: socket.socket, path: Path) -> None:
+    """Connects to a path that may be longer than an address. Raises OSError."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        one.connect(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
 class FrameSockets:
     """Receives the frames of a process that pass a filter, from its creation on. `direction` is
     "in", "out" or None: both. Has the methods of PacketRing. Raises CaptureRefused."""
@@ -92,30 +107,42 @@ class FrameSockets:
 
     def _connect(self, number: int) -> socket.socket:
         process = self._process
+        path = socket_of(process, number)
         one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             one.setblocking(False)
             one.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-            one.connect(f"\0harp-capture-{process.id}-{number}")
+            connect(one, path)
             size = _CREDENTIALS.size
             told = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         except OSError as failed:
             one.close()
+            if failed.errno in (errno.EACCES, errno.EPERM):
+                raise self._other_user() from None
             if failed.errno == errno.EAGAIN:
-                raise CaptureRefused(
-                    f"pid {process.pid}: other captures of it run already; end one of them"
-                ) from None
+                raise self._no_place() from None
             raise CaptureRefused(
-                f"pid {process.pid} does not answer here ({failed.strerror}); run the capture in "
-                f"its network namespace: nsenter --net=/proc/{process.pid}/ns/net harp capture ..."
+                f"{path}: {failed.strerror}; pid {process.pid} has just ended, or an older release "
+                "of HARP runs in it: start it again with this one"
             ) from None
         if _CREDENTIALS.unpack(told)[1] != process.uid:
             one.close()
             raise CaptureRefused(
                 f"another user answers in the place of pid {process.pid}; see ss -xlp for the "
-                f"program at @harp-capture-{process.id}-{number}, and end it"
+                f"program at {path}, and end it"
             )
         return one
+
+    def _other_user(self) -> CaptureRefused:
+        return CaptureRefused(
+            f"pid {self._process.pid} refuses captures by this user; run as root or as its own "
+            f"user (uid {self._process.uid})"
+        )
+
+    def _no_place(self) -> CaptureRefused:
+        return CaptureRefused(
+            f"pid {self._process.pid}: other captures of it run already; end one of them"
+        )
 
     def _await_acceptance(self) -> None:
         """Waits until the process has read the requests."""
@@ -125,16 +152,12 @@ class FrameSockets:
             while True:
                 fcntl.ioctl(fd, _SIOCOUTQ, waiting)
                 if _has_ended(one):
-                    raise CaptureRefused(
-                        f"pid {self._process.pid} refuses captures by this user; run as root or as "
-                        f"its own user (uid {self._process.uid})"
-                    )
+                    raise self._no_place()
                 if int.from_bytes(waiting, sys.byteorder) == 0:
                     break
                 if time.monotonic() > end:
                     raise CaptureRefused(
-                        f"pid {self._process.pid} does not answer: it is stopped, or other "
-                        "captures of it run; continue it, or end one of them"
+                        f"pid {self._process.pid} does not answer: it is stopped; continue it"
                     )
                 time.sleep(0.01)
 

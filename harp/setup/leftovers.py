@@ -9,6 +9,7 @@ import re
 import stat
 
 _NAME = re.compile(r"[0-9a-f]{16}\.(stat|new|trace)")
+_SOCKET = re.compile(r"([0-9a-f]{16})-[0-9]+\.capture")
 
 
 def is_locked(fd: int) -> bool:
@@ -21,7 +22,13 @@ def is_locked(fd: int) -> bool:
 
 
 def _is_left(folder: int, name: str) -> bool:
-    """Whether HARP has written the file, and no running process keeps it."""
+    """Whether HARP has made the file, and no running process keeps it."""
+    socket = _SOCKET.fullmatch(name)
+    if socket:  # it is kept as long as the statistics file
+        try:
+            return _is_left(folder, f"{socket[1]}.stat")
+        except FileNotFoundError:
+            return stat.S_ISSOCK(os.lstat(name, dir_fd=folder).st_mode)
     if not _NAME.fullmatch(name):
         return False
     # Every user may put a link or a FIFO there.

@@ -302,7 +302,7 @@ static void at_exit(void)
     for (unsigned i = 0; i < nic_instances(nic); i++) {
       harp_instance_stop(nic->engine->instances[i]);
     }
-    unlink(nic->engine->statfile.path);
+    harp_engine_unpublish(nic->engine);
   }
   harp_dump_wait(TRACE_MS);
 }

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Callable, Optional
 
 import pytest
@@ -28,7 +30,9 @@ from harp.observe.packet_ring import Frame
 from harp.observe.statfile import Process
 from tools.hosts.lab import Lab
 
-READERS = 4  # HARP_CAPTURE_READERS
+USERS, READERS = 4, 6  # HARP_CAPTURE_USERS and HARP_CAPTURE_READERS
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 SIZE = 4096
 
 
@@ -55,6 +59,35 @@ def process(link: Link) -> Process:
     return found
 
 
+@contextmanager
+def as_user(uid: int) -> Iterator[None]:
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def users_rank() -> Iterator[Process]:
+    """A rank of a user other than root, with umask 0, so that only HARP keeps others away."""
+    wire = wire_path()
+    with TemporaryDirectory(prefix="harp-test-", dir="/dev/shm") as folder:
+        words = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", "sh", "-c", 'umask 0; exec "$@"']
+        site = replace(wire_site(Path(folder) / "site", wire, 1), prefix=[*words, "sh"])
+        os.chmod(folder, 0o755)
+        os.chmod(site.run_folder, 0o1777)
+        try:
+            with Rank(site) as rank:
+                rank.init()
+                (found,) = statfile.scan([site.run_folder])
+                yield found
+                rank.do("finalize")
+            assert not list(site.run_folder.iterdir())
+        finally:
+            remove_wire(wire)
+
+
 def sockets(process: Process, direction: Optional[str] = None, kept: int = 1 << 18) -> FrameSockets:
     program = capture_filter.program(target(process), kept)
     return FrameSockets(process, program, direction)
@@ -63,8 +96,27 @@ def sockets(process: Process, direction: Optional[str] = None, kept: int = 1 << 
 def raw(process: Process, instance: int = 0) -> socket.socket:
     one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     one.settimeout(20)
-    one.connect(f"\0harp-capture-{process.id}-{instance}")
+    frame_sockets.connect(one, frame_sockets.socket_of(process, instance))
     return one
+
+
+def asks(process: Process) -> socket.socket:
+    """A reader of which the process has read a request for no frames, or which it has refused."""
+    one = raw(process)
+    one.send(struct.pack("=III", 1, 0, 0))
+    unread = bytearray(4)
+
+    def is_read() -> bool:
+        fcntl.ioctl(one.fileno(), frame_sockets._SIOCOUTQ, unread)
+        return not any(unread)
+
+    wait_until(is_read, 20, "the process does not read the request")
+    one.setblocking(False)
+    return one
+
+
+def is_refused(reader: socket.socket) -> bool:
+    return frame_sockets._has_ended(reader)
 
 
 def payload(frame: Frame) -> int:
@@ -143,20 +195,26 @@ def test_stalled_readers_lose_frames_and_delay_nothing(link: Link, process: Proc
         until(source, lambda found: bool(found))
 
 
-@pytest.mark.slow
-def test_places_of_readers_are_bounded(
-    link: Link, process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_places_of_readers_are_bounded(link: Link, process: Process) -> None:
     """Readers that ask for nothing have all places until they end."""
-    silent = [raw(process) for _ in range(READERS)]
-    with monkeypatch.context() as patched:
-        patched.setattr(frame_sockets, "_ANSWER_S", 0.5)
-        with pytest.raises(CaptureRefused, match="other captures of it run"):
-            sockets(process)
+    silent = [asks(process) for _ in range(READERS)]
+    with pytest.raises(CaptureRefused, match="other captures of it run"):
+        sockets(process)
     for one in silent:
         one.close()
     link.move(1, SIZE)
     sockets(process).close()
+
+
+@needs_root
+def test_readers_of_the_process_user_leave_places_to_root(users_rank: Process) -> None:
+    with as_user(NOBODY):
+        silent = [asks(users_rank) for _ in range(USERS)]
+        surplus = asks(users_rank)
+    assert is_refused(surplus) and not any(is_refused(one) for one in silent)
+    sockets(users_rank).close()  # root
+    for one in (*silent, surplus):
+        one.close()
 
 
 WRONG = {
@@ -177,18 +235,15 @@ def test_wrong_request_ends_reader(link: Link, process: Process, name: str) -> N
     link.move(1, SIZE)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
-def test_other_users_are_refused(process: Process) -> None:
-    os.seteuid(65534)
-    try:
-        with pytest.raises(CaptureRefused, match="refuses captures by this user"):
-            sockets(process)
-    finally:
-        os.seteuid(0)
+@needs_root
+def test_other_users_cannot_connect(users_rank: Process) -> None:
+    """They could otherwise take the place of readers again and again. The process has umask 0."""
+    with as_user(NOBODY - 1), pytest.raises(CaptureRefused, match="refuses captures by this user"):
+        sockets(users_rank)
 
 
-def test_process_in_another_namespace_is_named(process: Process) -> None:
-    with pytest.raises(CaptureRefused, match=f"nsenter --net=/proc/{process.pid}/ns/net"):
+def test_process_without_a_socket_is_named(process: Process) -> None:
+    with pytest.raises(CaptureRefused, match=f"pid {process.pid} has just ended, or an older"):
         sockets(replace(process, id="0123456789abcdef"))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -241,6 +242,23 @@ def test_other_files_are_left_alone(run_dir: Path) -> None:
     os.utime(old, (0, 0))
     _engine.StatFile().close()
     assert sorted(os.listdir(run_dir)) == sorted([*kept, "0123456789abcdef.stat"])
+
+
+def test_sockets_of_dead_processes_are_removed(run_dir: Path) -> None:
+    """A socket belongs to the process that has the statistics file beside it."""
+    living = _engine.StatFile()
+    (run_dir / "00000000000000aa.stat").write_text("left")
+    dead = ["00000000000000aa-0.capture", "00000000000000bb-11.capture"]
+    kept = [f"{Path(living.path).stem}-0.capture", "00000000000000bb-.capture", "mine.capture"]
+    for name in dead + kept:
+        os.mknod(run_dir / name, stat.S_IFSOCK | 0o600)
+    (run_dir / "00000000000000bb-1.capture").write_text("no socket")
+    kept += ["00000000000000bb-1.capture", Path(living.path).name]
+    # The order in a folder is any: the file of aa may go after its socket was looked at.
+    for _ in range(2):
+        _engine.StatFile().close()
+    assert sorted(os.listdir(run_dir)) == sorted(kept)
+    living.close()
 
 
 def fallback() -> Path:

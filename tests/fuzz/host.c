@@ -227,6 +227,8 @@ void harp_engine_release(struct harp_engine *of, unsigned instance, uint16_t por
 /* The first failed link requests a dump; nothing is written here. */
 void harp_engine_dump(struct harp_engine *of, const char *reason) {}
 
+void harp_engine_unpublish(const struct harp_engine *of) {}
+
 void harp_nics_close(struct harp_nics *nics)
 {
   struct harp_engine *of = nics->engines[0];

@@ -77,7 +77,10 @@ def left_by_processes(run: Path) -> list[Path]:
     files = [run / f"0123456789abcde{i}{end}" for i, end in enumerate((".stat", ".new", ".trace"))]
     for file in files:
         file.write_text("left")
-    return files
+    sockets = [run / "0123456789abcde0-0.capture", run / "00000000000000aa-12.capture"]
+    for path in sockets:
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    return files + sockets
 
 
 def test_run_folder_with_files_of_ended_processes_is_removed(tmp_path: Path) -> None:
@@ -88,7 +91,7 @@ def test_run_folder_with_files_of_ended_processes_is_removed(tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("other", ["running", "notes", "link", "fifo", "folder"])
+@pytest.mark.parametrize("other", ["running", "notes", "link", "fifo", "folder", "file"])
 def test_run_folder_with_other_things_is_kept_whole(
     other: str, tmp_path: Path, victim: Path
 ) -> None:
@@ -106,6 +109,8 @@ def test_run_folder_with_other_things_is_kept_whole(
             name.symlink_to(victim)
         elif other == "fifo":
             os.mkfifo(name)
+        elif other == "file":
+            (tmp_path / "run/fedcba9876543210-0.capture").write_text("mine")
         else:
             name.mkdir()
         assert step.undo() == f"left the folder {tmp_path / 'run'}: it is not empty"
