@@ -9,6 +9,8 @@
  *
  * Threads: any, unless a comment says otherwise. One thread of each group makes progress. A thread
  * that waits for an operation makes progress itself.
+ * Fork: a child of a process that has opened the plugin gets an error from each call, or nothing
+ * happens. The parent goes on.
  * Errors: a sentence for users in error[HARP_ERROR]. A failed link, a timeout or an abort fails the
  * whole group: its operations end with the same sentence, and then its links close, so that the
  * other ranks fail too.

@@ -196,6 +196,9 @@ struct harp_group *harp_group_create(int rank, int ranks, int local, void *handl
 int harp_group_start(struct harp_group *group, const void *handles, const char *names, char *error)
 {
   size_t ranks = (size_t)group->ranks;
+  if (net_refuse_fork(error)) {
+    return -1;
+  }
   memcpy(group->links.handles, handles, ranks * HARP_HANDLE);
   memcpy(group->names, names, ranks * HARP_NAME);
   for (size_t rank = 0; rank < ranks; rank++) {
@@ -230,6 +233,9 @@ int harp_group_share(struct harp_group *group, int64_t timeout_ms, char *error)
 
 void harp_group_abort(struct harp_group *group, const char *reason)
 {
+  if (net_forked()) {
+    return; /* another thread of the parent may have held the lock */
+  }
   pthread_mutex_lock(&group->lock);
   if (!group->failed && !atomic_load(&group->aborts)) {
     snprintf(group->reason, sizeof group->reason, "%s", reason);
@@ -252,6 +258,9 @@ static void put_group(struct harp_group *group)
 
 void harp_group_destroy(struct harp_group *group)
 {
+  if (net_forked()) {
+    return; /* the group is the parent's */
+  }
   bool orderly = atomic_load(&group->unfinished) == 0;
   if (!orderly) {
     harp_group_abort(group, "the process group was shut down before the operation ended");
@@ -441,7 +450,7 @@ static struct harp_op *make_op(struct harp_group *group, const struct harp_call 
 
 struct harp_op *harp_post(struct harp_group *group, const struct harp_call *call, char *error)
 {
-  if (check_call(group, call, error)) {
+  if (net_refuse_fork(error) || check_call(group, call, error)) {
     return NULL;
   }
   struct harp_op *op = make_op(group, call, error);
@@ -472,7 +481,8 @@ struct harp_op *harp_post(struct harp_group *group, const struct harp_call *call
 
 int harp_op_state(struct harp_op *op)
 {
-  return atomic_load_explicit(&op->state, memory_order_acquire);
+  int state = atomic_load_explicit(&op->state, memory_order_acquire);
+  return state == OP_PENDING && net_forked() ? OP_FAILED : state;
 }
 
 int harp_op_source(struct harp_op *op) { return op->source; }
@@ -488,7 +498,12 @@ void op_put(struct harp_op *op)
   free(op);
 }
 
-void harp_op_free(struct harp_op *op) { op_put(op); }
+void harp_op_free(struct harp_op *op)
+{
+  if (!net_forked()) {
+    op_put(op);
+  }
+}
 
 /* Drives until the operation is done, or the time is over. */
 static void drive_for(struct harp_op *op, uint64_t until)
@@ -526,6 +541,9 @@ static bool may_drive(struct harp_op *op, uint64_t until, bool drives)
 
 int harp_op_wait(struct harp_op *op, int64_t timeout_ms, int drives, char *error)
 {
+  if (net_refuse_fork(error)) {
+    return harp_op_state(op);
+  }
   struct harp_group *group = op->group;
   uint64_t until = deadline_in(timeout_ms);
   atomic_fetch_add(&group->waiters, drives ? 1 : 0);

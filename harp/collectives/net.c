@@ -45,6 +45,23 @@ void net_take_warning(char *text, size_t size)
   pthread_mutex_unlock(&warning_lock);
 }
 
+static bool forked; /* written once, by the only thread of a new process */
+
+static void in_child(void) { forked = true; }
+
+bool net_forked(void) { return forked; }
+
+int net_refuse_fork(char *error)
+{
+  if (!forked) {
+    return 0;
+  }
+  snprintf(error, HARP_ERROR,
+           "this process was forked from one that uses HARP, and cannot use HARP itself: fork "
+           "before the first call, or start it by spawn or exec");
+  return -1;
+}
+
 static int open_plugin(const char *path, char *error)
 {
   char why[NETAPI_ERROR];
@@ -68,12 +85,16 @@ static int open_plugin(const char *path, char *error)
     return -1;
   }
   net_take_warning(why, sizeof why); /* a line for information */
+  pthread_atfork(NULL, NULL, in_child);
   devices = count;
   return 0;
 }
 
 int net_open(const char *path, char *error)
 {
+  if (net_refuse_fork(error)) {
+    return -1;
+  }
   pthread_mutex_lock(&lock);
   int result = devices ? 0 : open_plugin(path, error);
   pthread_mutex_unlock(&lock);

@@ -62,5 +62,17 @@ def test_late_operation_names_all_ranks_that_it_waits_for(told: dict[str, Any]) 
     assert "it waits for rank 1 on  to send, rank 2 on  to send. Look" in told["absent"]
 
 
+def test_forked_child_is_refused_and_does_not_wait(told: dict[str, Any]) -> None:
+    """It has none of its parent's threads. The parent goes on."""
+    forked = told["forked"]
+    assert forked["status"] == 0 and forked["parent"] == [1, 1], forked
+    child = forked["child"]
+    assert [child[name][0] for name in ("create", "post")] == [None, None]
+    for name in ("open", "start", "share", "wait", "state"):
+        assert child[name][0] == -1, name
+    for name in ("open", "create", "start", "share", "post", "wait"):
+        assert "forked from one that uses HARP" in child[name][1], name
+
+
 def test_negative_tag_is_refused(told: dict[str, Any]) -> None:
     assert "a tag is 0 or more" in told["negative tag"]

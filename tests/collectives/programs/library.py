@@ -177,6 +177,40 @@ def refuse_tag(group: Any) -> str:
     return "accepted" if accepted else error.value.decode()
 
 
+def call_in_child(groups: list[Any]) -> dict[str, Any]:
+    """What each call gives in a process forked while an operation is under way: a result, and the
+    sentence. The parent's operation goes on: `parent` has its states."""
+    pending = post(groups[1], RECEIVE, 0, [], [zeros(1)])
+    calls = {
+        "open": lambda: library.harp_collectives_open(sys.argv[2].encode(), error),
+        "create": lambda: library.harp_group_create(0, 2, 0, zeros(HANDLE), error),
+        "start": lambda: library.harp_group_start(groups[0], None, None, error),
+        "share": lambda: library.harp_group_share(groups[0], c.c_int64(WAIT_MS), error),
+        "post": lambda: post(groups[0], SEND, 1, [zeros(1)], []),
+        "wait": lambda: library.harp_op_wait(pending, c.c_int64(WAIT_MS), 1, error),
+        "state": lambda: library.harp_op_state(pending),
+        "free": lambda: library.harp_op_free(pending),
+        "abort": lambda: library.harp_group_abort(groups[0], b"by the child"),
+        "destroy": lambda: library.harp_group_destroy(groups[0]),
+    }
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)  # the calls must not block
+        told = {}
+        for name, call in calls.items():
+            error.value = b""
+            told[name] = call(), error.value.decode()
+        os.write(writing, json.dumps(told).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    status = os.waitpid(pid, 0)[1]
+    parent = [end(post(groups[0], SEND, 1, [zeros(1)], [])), end(pending)]
+    return {"status": status, "parent": parent, "child": json.loads(said or "{}")}
+
+
 def main() -> None:
     peer = start_stopping_peer(sys.argv[3])
     assert library.harp_collectives_open(sys.argv[2].encode(), error) == 0, error.value
@@ -185,6 +219,7 @@ def main() -> None:
         "mixed": send_all(groups, [SHORT, LONG, SHORT - 15, LONG, 0, LONG, SHORT + 1]),
         "late limit": receive_late(groups),
         "refusals": refusals(groups[0]),
+        "forked": call_in_child(groups),
         "absent": wait_for_absent(),
         "negative tag": refuse_tag(groups[0]),
         "stopped peer": fail_beside_stopped(*peer),
