@@ -123,7 +123,12 @@ def _check_privileges(about: str, needed: int) -> Iterator[Finding]:
 
 def _check_settings(about: str, name: str) -> Iterator[Finding]:
     wanted = nic_settings.wanted(name)
-    for key, text in (("lro", "LRO is on"), ("queues", "it has too many queues")):
+    faults = {
+        "lro": "LRO is on",
+        "rx-gro-hw": "GRO in hardware is on",
+        "queues": "it has too many queues",
+    }
+    for key, text in faults.items():
         if key in wanted:
             yield fault(
                 about,
@@ -135,6 +140,17 @@ def _check_settings(about: str, name: str) -> Iterator[Finding]:
             about,
             f"{name}: its receive ring is small; run harp setup, or "
             f"{nic_settings.command(name, 'rx-ring', wanted['rx-ring'])}",
+        )
+
+
+def _check_vlans(about: str, name: str) -> Iterator[Finding]:
+    vlans = [vlan for vlan in host.vlans(name) if nic_settings.value(name, "rxvlan")]
+    if vlans:
+        yield note(
+            about,
+            f"{name} carries VLANs ({', '.join(vlans)}), and takes the tag out of a frame before "
+            "the XDP program sees it: hosts on these VLANs can send segments to HARP; run "
+            f"{nic_settings.command(name, 'rxvlan', 0)}",
         )
 
 
@@ -163,6 +179,7 @@ def check(about: str, values: Values, in_use: bool) -> Iterator[Finding]:
     yield from _check_kernel(about, mtu)
     yield from _check_driver(about, device, _mode(values), mtu)
     yield from _check_settings(about, device.name)
+    yield from _check_vlans(about, device.name)
     yield from _check_program(about, device.name, in_use)
     if not _has_agent():
         queues = nic_settings.value(device.name, "queues") or 1

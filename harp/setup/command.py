@@ -283,8 +283,8 @@ def setup(**options: Any) -> None:
     answers ARP for each address on every NIC. A packet device with its own address
     also needs a blackhole route if this host forwards: without it the kernel would
     forward or answer HARP's frames. An xdp device needs the same; set-up also
-    switches LRO off, and adjusts queues and rings where needed. A dpdk device is
-    taken from the kernel, with its address; undo returns it.
+    switches LRO and GRO in hardware off, and adjusts queues and rings where needed. A
+    dpdk device is taken from the kernel, with its address; undo returns it.
     """
     context = click.get_current_context()
     if context.invoked_subcommand:

@@ -115,6 +115,12 @@ def interfaces() -> list[Interface]:
     return [one for one in found if one]
 
 
+def vlans(name: str) -> list[str]:
+    """The VLAN interfaces on an interface."""
+    uppers = [child.partition("_")[2] for child in sysfs.names(net() / name) if "upper_" in child]
+    return [one for one in uppers if "DEVTYPE=vlan" in sysfs.text(net() / one / "uevent")]
+
+
 def candidates() -> list[Interface]:
     """The interfaces that HARP can share with the kernel without any change."""
     return [

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's settings of a NIC that xdp devices depend on: queues, receive ring, LRO.
+"""The kernel's settings of a NIC that xdp devices depend on: queues, receive ring, and offloads
+that merge segments or take VLAN tags out of frames.
 
 They are those of ethtool(8), by the same ioctl (Linux, uapi/linux/ethtool.h).
 """
@@ -23,8 +24,12 @@ RING_LEAST = 1024  # frames that wait for the kernel until the poller's core is 
 _SIOCETHTOOL = 0x8946
 _IFREQ = struct.Struct("16sP16x")
 _IFNAMSIZ = 16
-_GET_FLAGS, _SET_FLAGS = 0x25, 0x26
-_LRO = 1 << 15  # ETH_FLAG_LRO
+_GET_STRINGS, _GET_SIZES, _GET_FEATURES, _SET_FEATURES = 0x1B, 0x37, 0x3A, 0x3B
+_FEATURES = 4  # ETH_SS_FEATURES
+_NAME_WORDS = 8  # ETH_GSTRING_LEN / 4
+
+# The kernel's names of the offloads. ethtool calls the last one rxvlan.
+_OFFLOADS = {"lro": "rx-lro", "rx-gro-hw": "rx-gro-hw", "rxvlan": "rx-vlan-hw-parse"}
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,43 @@ def _queue_table(interface: str) -> _Table:
     return _COMBINED if found and found[_COMBINED.now] else _RX_ONLY
 
 
+def _feature_names(interface: str) -> list[str]:
+    """The names of all features, in the order of their bits. Raises OSError."""
+    mask = struct.unpack("=2I", struct.pack("=Q", 1 << _FEATURES))
+    count = _ask(interface, [_GET_SIZES, 0, *mask, 0])[4]
+    words = _ask(interface, [_GET_STRINGS, _FEATURES, count] + [0] * (_NAME_WORDS * count))[3:]
+    text, size = struct.pack(f"={len(words)}I", *words), 4 * _NAME_WORDS
+    return [text[at : at + size].split(b"\0")[0].decode() for at in range(0, len(text), size)]
+
+
+def _offload(interface: str, key: str) -> tuple[int, bool]:
+    """0: off, 1: on; and whether the driver lets it change. Raises OSError, and ValueError if this
+    kernel has no such offload."""
+    names = _feature_names(interface)
+    block, bit = divmod(names.index(_OFFLOADS[key]), 32)
+    blocks = -(-len(names) // 32)
+    # For each block: available, requested, active and fixed features.
+    words = _ask(interface, [_GET_FEATURES, blocks] + [0] * (4 * blocks))[2:]
+    available, _, active, _ = words[4 * block :][:4]
+    return active >> bit & 1, bool(available >> bit & 1)
+
+
+def _switch(interface: str, key: str, new: int) -> None:
+    """Switches an offload on or off. Raises as _offload does."""
+    names = _feature_names(interface)
+    block, bit = divmod(names.index(_OFFLOADS[key]), 32)
+    wanted = [0] * (2 * -(-len(names) // 32))  # for each block: which features, and their states
+    wanted[2 * block : 2 * block + 2] = 1 << bit, new << bit
+    _ask(interface, [_SET_FEATURES, len(wanted) // 2, *wanted])
+
+
 def value(interface: str, key: str) -> Optional[int]:
-    """The setting now; None if the driver does not tell. key: "queues", "rx-ring" or "lro" (0: off,
-    1: on)."""
-    if key == "lro":
+    """The setting now; None if the driver does not tell. key: "queues", "rx-ring", or an offload
+    (0: off, 1: on): "lro", "rx-gro-hw" or "rxvlan"."""
+    if key in _OFFLOADS:
         try:
-            return int(bool(_ask(interface, [_GET_FLAGS, 0])[1] & _LRO))
-        except OSError:
+            return _offload(interface, key)[0]
+        except (OSError, ValueError):
             return None
     table = _queue_table(interface) if key == "queues" else _RING
     found = _read(interface, table)
@@ -87,9 +122,8 @@ def ring_most(interface: str) -> int:
 
 def change(interface: str, key: str, new: int) -> None:
     """Makes the setting. Raises OSError: EPERM without CAP_NET_ADMIN, or the driver's refusal."""
-    if key == "lro":
-        flags = _ask(interface, [_GET_FLAGS, 0])[1] & ~_LRO
-        _ask(interface, [_SET_FLAGS, flags | (_LRO if new else 0)])
+    if key in _OFFLOADS:
+        _switch(interface, key, new)
         return
     table = _queue_table(interface) if key == "queues" else _RING
     words = _ask(interface, [table.get] + [0] * (table.length - 1))
@@ -99,16 +133,18 @@ def change(interface: str, key: str, new: int) -> None:
 
 def command(interface: str, key: str, new: int) -> str:
     """The command of ethtool(8) that makes the setting."""
-    if key == "lro":
-        return f"ethtool -K {interface} lro {'on' if new else 'off'}"
+    if key in _OFFLOADS:
+        return f"ethtool -K {interface} {key} {'on' if new else 'off'}"
     if key == "rx-ring":
         return f"ethtool -G {interface} rx {new}"
     kind = "combined" if _queue_table(interface) is _COMBINED else "rx"
     return f"ethtool -L {interface} {kind} {new}"
 
 
+_MERGES = "most drivers refuse XDP programs while the NIC merges segments"
 _WHY = {
-    "lro": "most drivers refuse XDP programs while the NIC merges segments",
+    "lro": _MERGES,
+    "rx-gro-hw": _MERGES,
     "queues": f"an xdp device hears at most {QUEUES_MOST} queues",
     "rx-ring": "bursts wait there until a core is free",
 }
@@ -117,8 +153,10 @@ _WHY = {
 def wanted(interface: str) -> dict[str, int]:
     """The settings that an xdp device needs and that are not in force."""
     found: dict[str, int] = {}
-    if value(interface, "lro"):
-        found["lro"] = 0
+    for key in ("lro", "rx-gro-hw"):
+        # A virtio device may have merging that never ends: XDP programs then run later.
+        if value(interface, key) and _offload(interface, key)[1]:
+            found[key] = 0
     if (value(interface, "queues") or 0) > QUEUES_MOST:
         found["queues"] = QUEUES_MOST
     ring, most = value(interface, "rx-ring"), ring_most(interface)

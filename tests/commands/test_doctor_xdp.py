@@ -13,6 +13,7 @@ from test_doctor import Findings, conf, findings, has, host
 from harp import paths
 from harp.cli import doctor_xdp
 from harp.cli.findings import Finding
+from harp.setup import sysfs
 from harp.setup.xdp_features import Features
 from tools.hosts.lab import Host
 
@@ -127,12 +128,35 @@ def test_kernels_and_drivers_are_judged(
 
 
 def test_settings_of_the_nic_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = {"lro": 0, "queues": 64, "rx-ring": 1024}
+    wanted = {"lro": 0, "rx-gro-hw": 0, "queues": 64, "rx-ring": 1024}
     monkeypatch.setattr(doctor_xdp.nic_settings, "wanted", lambda _: wanted)
     found = list(doctor_xdp._check_settings("about", "eth1"))
-    assert [one.level for one in found] == ["fault", "fault", "note"]
+    assert [one.level for one in found] == ["fault", "fault", "fault", "note"]
     assert "eth1: LRO is on; run harp setup, or ethtool -K eth1 lro off" in found[0].text
-    assert "ethtool -L eth1 rx 64" in found[1].text and "-G eth1 rx 1024" in found[2].text
+    assert (
+        "GRO in hardware is on; run harp setup, or ethtool -K eth1 rx-gro-hw off" in found[1].text
+    )
+    assert "ethtool -L eth1 rx 64" in found[2].text and "-G eth1 rx 1024" in found[3].text
+
+
+def test_trunk_with_vlan_offload_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The program sees no tag that the NIC has taken out of a frame."""
+    folder = tmp_path / "sys/class/net"
+    for name, kind in (("eth1.5", "vlan"), ("br0", "bridge")):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "uevent").write_text(f"DEVTYPE={kind}\nINTERFACE={name}\n")
+        (folder / "eth1").mkdir(exist_ok=True)
+        (folder / "eth1" / f"upper_{name}").symlink_to(folder / name)
+    monkeypatch.setattr(sysfs, "ROOT", tmp_path)
+    offload = {"eth1": 1}
+    monkeypatch.setattr(doctor_xdp.nic_settings, "value", lambda name, key: offload[name])
+    (found,) = doctor_xdp._check_vlans("about", "eth1")
+    assert found.level == "note" and "eth1 carries VLANs (eth1.5), and takes" in found.text
+    assert found.text.endswith("run ethtool -K eth1 rxvlan off")
+    offload["eth1"] = 0
+    assert not list(doctor_xdp._check_vlans("about", "eth1"))
+    offload["br0"] = 1
+    assert not list(doctor_xdp._check_vlans("about", "br0"))
 
 
 @pytest.mark.parametrize("mtu, queues, mib", [(1500, 1, 8), (9000, 1, 10), (1500, 64, 34)])

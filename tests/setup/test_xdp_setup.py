@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import errno
 import json
+import struct
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,39 +104,75 @@ def test_options_are_no_part_of_the_interface() -> None:
 
 
 class Driver:
-    """Answers ioctls about a ring and about LRO. `refuses`: the errno of a change."""
+    """Answers ioctls about a ring and about offloads. `on`: the places of the offloads that are on,
+    among 40. `refuses`: the errno of a change."""
 
-    def __init__(self, ring: int, most: int, refuses: int = 0, flags: int = 0) -> None:
-        self.ring, self.most, self.refuses, self.flags = ring, most, refuses, flags
+    NAMES = {3: "rx-vlan-hw-parse", 34: "rx-lro", 39: "rx-gro-hw"}
+    COUNT = 40
+    fixed = False  # offloads behind the first 32
+
+    def __init__(
+        self, ring: int, most: int, refuses: int = 0, on: frozenset[int] = frozenset()
+    ) -> None:
+        self.ring, self.most, self.refuses, self.on = ring, most, refuses, on
 
     def __call__(self, interface: str, words: list[int]) -> list[int]:
         command = words[0]
         if command == 0x10:
             return [command, self.most, 0, 0, 4096, self.ring, 0, 0, 512]
-        if command == 0x25:
-            return [command, self.flags]
-        if self.refuses or command not in (0x11, 0x26):
+        if command == 0x37:
+            return [*words[:4], self.COUNT]
+        if command == 0x1B:
+            names = [self.NAMES.get(i, f"offload-{i}").encode() for i in range(self.COUNT)]
+            text = b"".join(name.ljust(32, b"\0") for name in names)
+            return words[:3] + list(struct.unpack(f"={len(text) // 4}I", text))
+        if command == 0x3A:
+            active = [sum(1 << (i - at) for i in self.on if at <= i < at + 32) for at in (0, 32)]
+            return [command, 2, ~0, 0, active[0], 0, 0 if self.fixed else ~0, 0, active[1], 0]
+        if self.refuses or command not in (0x11, 0x3B):
             raise OSError(self.refuses or errno.EOPNOTSUPP, "it does not")
         if command == 0x11:
             assert words[8] == 512, "the ring for sending stays"
             self.ring = words[5]
         else:
-            self.flags = words[1]
+            for i in range(self.COUNT):
+                valid, state = words[2 + i // 32 * 2 :][:2]
+                if valid >> i % 32 & 1:
+                    self.on = self.on - {i} | ({i} if state >> i % 32 & 1 else set())
         return words
 
 
-def test_lro_is_switched_off_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    lro, vlan_offload = 1 << 15, 1 << 7
-    driver = Driver(1024, 1024, flags=lro | vlan_offload)
+@pytest.mark.parametrize("key, place", [("lro", 34), ("rx-gro-hw", 39)])
+def test_merging_of_segments_is_switched_off_and_restored(
+    monkeypatch: pytest.MonkeyPatch, key: str, place: int
+) -> None:
+    driver = Driver(1024, 1024, on=frozenset({3, place}))
     monkeypatch.setattr(nic_settings, "_ask", driver)
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "fixed", True)
+        assert not nic_settings.steps("eth1")
     (step,) = nic_settings.steps("eth1")
     assert step.describe() == (
-        "ethtool -K eth1 lro off (most drivers refuse XDP programs while the NIC merges segments)"
+        f"ethtool -K eth1 {key} off (most drivers refuse XDP programs while the NIC merges "
+        "segments)"
     )
     assert not step.in_place()
     step.do()
-    assert driver.flags == vlan_offload and step.in_place() and not nic_settings.steps("eth1")
-    assert step.undo() == "set eth1 lro to 1 again" and driver.flags == lro | vlan_offload
+    assert driver.on == {3} and step.in_place() and not nic_settings.steps("eth1")
+    assert step.undo() == f"set eth1 {key} to 1 again" and driver.on == {3, place}
+
+
+def test_offloads_are_those_of_ethtool(host: Host) -> None:
+    """A veth lets its VLAN offload change."""
+    code = (
+        "from harp.setup import nic_settings as n; print(n.value('eth0', 'rxvlan'), "
+        "n.change('eth0', 'rxvlan', 0), n.value('eth0', 'rxvlan'), n.value('eth0', 'rx-gro-hw'))"
+    )
+    said = host.host.run([sys.executable, "-c", code]).stdout
+    shown = host.host.run(["ethtool", "-k", "eth0"]).stdout
+    host.host.run(["ethtool", "-K", "eth0", "rxvlan", "on"])
+    assert said.split() == ["1", "None", "0", "0"]
+    assert "rx-vlan-offload: off" in shown and "rx-gro-hw: off" in shown
 
 
 @pytest.mark.parametrize(
