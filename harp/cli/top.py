@@ -19,7 +19,7 @@ from harp.observe.message_times import BUCKETS, in_ms, percentile_s
 from harp.observe.statfile import Process
 
 _HEADER = (
-    f"{'ID':<8} {'RANK':>5} {'PID':>8} {'COMMAND':<16} {'DEVICE':<20} "
+    f"{'ID':<8} {'RANK':>5} {'PID':>8} {'USER':>6} {'COMMAND':<16} {'DEVICE':<20} "
     f"{'LINKS':>5} {'FLOWS':>5} {'OUT Gbit/s':>11} {'IN Gbit/s':>11} "
     f"{'MSG/s':>10} {'RETRANS/s':>10} {'DROPS/s':>8} {'BUSY %':>7} "
     f"{'SEND99 ms':>9} {'RECV99 ms':>9}"
@@ -64,6 +64,7 @@ class Rates:
     host: str
     gpu: str
     pid: int
+    uid: int
     command: str
     device: str
     links: int
@@ -108,6 +109,7 @@ def rates(before: Process, now: Process, seconds: float) -> Rates:
         host=now.host,
         gpu=now.gpu,
         pid=now.pid,
+        uid=now.uid,
         command=now.command,
         device=now.device,
         links=new.get("links", 0),
@@ -126,7 +128,8 @@ def rates(before: Process, now: Process, seconds: float) -> Rates:
 def line(one: Rates) -> str:
     rank = "-" if one.rank is None else one.rank
     return (
-        f"{one.id[:8]} {rank:>5} {one.pid:>8} {one.command[:16]:<16} {one.device[:20]:<20} "
+        f"{one.id[:8]} {rank:>5} {one.pid:>8} {one.uid:>6} "
+        f"{one.command[:16]:<16} {one.device[:20]:<20} "
         f"{one.links:>5} {one.flows:>5} {one.out_gbit:>11.3f} {one.in_gbit:>11.3f} "
         f"{one.messages:>10.0f} {one.retransmits:>10.1f} {one.drops:>8.1f} {one.busy:>7.1f} "
         f"{in_ms(one.send_p99):>9} {in_ms(one.receive_p99):>9}"
@@ -146,11 +149,18 @@ def in_order(view: Sequence[Rates], sort: Optional[str]) -> list[Rates]:
     return sorted(view, key=place, reverse=largest_first)
 
 
-def chosen(processes: Sequence[Process], peers: Sequence[str], devices: Sequence[str]) -> set[str]:
-    """The paths of the processes on one of these devices that have a flow with one of these peers,
+def _key(process: Process) -> tuple[str, int]:
+    """An id is unique among a user's files. A path in /proc may soon be that of another file."""
+    return process.id, process.uid
+
+
+def chosen(
+    processes: Sequence[Process], peers: Sequence[str], devices: Sequence[str]
+) -> set[tuple[str, int]]:
+    """The keys of the processes on one of these devices that have a flow with one of these peers,
     which are addresses; all without a choice."""
     return {
-        process.path
+        _key(process)
         for process in processes
         if (not devices or statfile.is_on(process, devices))
         and (not peers or any(flow.peer.rpartition(":")[0] in peers for flow in process.flows))
@@ -166,18 +176,18 @@ def intervals(
 ) -> Iterator[list[Rates]]:
     """Yields one list for each interval, `count` of them; 0: without end. A process appears from
     its second reading on."""
-    before = {process.path: process for process in statfile.scan(containers=containers)}
+    before = {_key(process): process for process in statfile.scan(containers=containers)}
     read_at = time.monotonic()
     shown = 0
     while count == 0 or shown < count:
         time.sleep(seconds)
-        now = {process.path: process for process in statfile.scan(containers=containers)}
+        now = {_key(process): process for process in statfile.scan(containers=containers)}
         passed, read_at = time.monotonic() - read_at, time.monotonic()
         wanted = chosen(list(now.values()), peers, devices)
         yield [
-            rates(before[path], process, passed)
-            for path, process in now.items()
-            if path in before and path in wanted
+            rates(before[key], process, passed)
+            for key, process in now.items()
+            if key in before and key in wanted
         ]
         before = now
         shown += 1

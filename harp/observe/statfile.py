@@ -15,9 +15,9 @@ import re
 import socket
 import stat
 import struct
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
@@ -42,6 +42,8 @@ _COUNTER_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FALLBACK = re.compile(r"harp-(0|[1-9][0-9]{0,9})")
 _SIZE_MOST = 8 << 20  # bytes of a file; 64 instances and 512 flows take less than 1 MiB
 FILES_MOST = 1024  # files of a user: more than the ranks of a host have NICs
+BYTES_MOST = 128 << 20  # of a user's files that a scan reads: 400 quiet files of HARP's
+_FLOWS_MOST = 4096  # entries of a file: 8 times as many as HARP writes
 _TRIES = 100  # most readings of the flow table to find each entry unchanged
 
 TCP_STATES = (
@@ -109,8 +111,9 @@ class Process:
     pids are not unique across containers. `process_id` is a random number, too, and is equal for
     all NICs of a process. `rank` is its rank in the job, None if unknown; `world_size` the number
     of ranks, 0 if unknown; `job` the job's name and `gpu` a PCI id, "" if unknown; `uid` the file's
-    owner; `started` in seconds since the epoch; `instances` has the
-    counters of each instance by name. A renamed counter has its old name, too."""
+    owner, or the user who runs the process if its descriptor led to the file; `started` in seconds
+    since the epoch; `instances` has the counters of each instance by name. A renamed counter has
+    its old name, too."""
 
     path: str
     id: str
@@ -223,15 +226,15 @@ def _flow(entry: bytes) -> Optional[Flow]:
     )
 
 
-def _consistent(table: Callable[[], bytes], size: int, count: int) -> Iterator[bytes]:
+def _consistent(before: bytes, table: Callable[[], bytes], size: int, count: int) -> Iterator[bytes]:
     """Yields the entries that are complete: unchanged in two readings in a row, with an even
-    generation (it is odd during a write). Leaves out an entry that keeps changing."""
+    generation (it is odd during a write). Leaves out an entry that keeps changing. before: the
+    first reading; table: makes the others, b"" if no more bytes may be read."""
     left: Sequence[int] = range(count)
-    before = table()
     for _ in range(_TRIES):
         now = table()
         if len(now) < count * size:
-            return  # truncated
+            return  # truncated, or read often enough
         moving = []
         for i in left:
             entry = now[i * size : (i + 1) * size]
@@ -256,8 +259,22 @@ def _add_aliases(kinds: dict[str, str], values: list[dict[str, int]]) -> None:
                     instance[added] = instance[known]
 
 
+class _Budget:
+    """What a scan may still read of a user's files."""
+
+    def __init__(self) -> None:
+        self.files = FILES_MOST
+        self.bytes = BYTES_MOST
+
+    def take(self, size: int) -> bool:
+        """Whether that many bytes may be read now."""
+        self.bytes -= size
+        return self.bytes >= 0
+
+
 def _parse(path: Path, stem: str, read: Callable[[], bytes], alive: bool, uid: int) -> Process:
-    """Parses a file. `read` returns its bytes, which may change between calls."""
+    """Parses a file. `read` returns its bytes, which may change between calls, or b"" if it may not
+    be read any more."""
     data = read()
     if len(data) < _HEADER.size or data[:8] != _MAGIC:
         raise StatError(f"{path}: not a statistics file of HARP's; these are *.stat")
@@ -290,6 +307,7 @@ def _parse(path: Path, stem: str, read: Callable[[], bytes], alive: bool, uid: i
         file_size > len(data)
         or counter_size < _COUNTER.size
         or flow_size < _FLOW.size
+        or flows > _FLOWS_MOST
         or table + counters * counter_size > len(data)
         or not counters
         or stride < counters * 8
@@ -310,8 +328,8 @@ def _parse(path: Path, stem: str, read: Callable[[], bytes], alive: bool, uid: i
     ]
     _add_aliases(kinds, values)
 
-    def flow_table() -> bytes:
-        return read()[flow_offset : flow_offset + flows * flow_size]
+    def flow_table(of: bytes) -> bytes:
+        return of[flow_offset : flow_offset + flows * flow_size]
 
     rank, gpu, number, size, job, offset = -1, b"", 0, 0, b"", _HEADER.size
     if offset + _HEADER_MORE.size <= min(header_size, len(data)):
@@ -322,7 +340,7 @@ def _parse(path: Path, stem: str, read: Callable[[], bytes], alive: bool, uid: i
     offset += _HEADER_PROCESS.size
     if offset + _HEADER_JOB.size <= min(header_size, len(data)):
         size, job = _HEADER_JOB.unpack_from(data, offset)
-    entries = map(_flow, _consistent(flow_table, flow_size, flows))
+    entries = _consistent(flow_table(data), lambda: flow_table(read()), flow_size, flows)
     return Process(
         path=str(path),
         id=stem,
@@ -344,22 +362,24 @@ def _parse(path: Path, stem: str, read: Callable[[], bytes], alive: bool, uid: i
         about=about,
         kinds=kinds,
         instances=values,
-        flows=[entry for entry in entries if entry],
+        flows=[flow for flow in map(_flow, entries) if flow],
     )
 
 
-def read(path: Path, name: str = "") -> Process:
-    """Reads one file. name: the file's name, if the path is one in /proc/PID/fd. Raises OSError if
-    it cannot be read, StatError if it is wrong."""
+def read(path: Path, name: str = "", budget: Optional[_Budget] = None) -> Process:
+    """Reads one file. name: the file's name, if the path is one in /proc/PID/fd. budget: bounds the
+    bytes that are read, if given. Raises OSError if it cannot be read, StatError if it is wrong."""
     try:
         fd = foreign.open_file(path, descriptor=bool(name))
+
+        def content() -> bytes:
+            if budget and not budget.take(os.fstat(fd).st_size):
+                return b""
+            return foreign.read_fd(path, fd, _SIZE_MOST)
+
         try:
             return _parse(
-                path,
-                Path(name or path).stem,
-                lambda: foreign.read_fd(path, fd, _SIZE_MOST),
-                _is_alive(fd),
-                os.fstat(fd).st_uid,
+                path, Path(name or path).stem, content, _is_alive(fd), os.fstat(fd).st_uid
             )
         finally:
             os.close(fd)
@@ -445,34 +465,42 @@ def _in_folders(where: Sequence[Path]) -> Iterator[Path]:
 
 def scan(where: Optional[Sequence[Path]] = None, containers: bool = False) -> list[Process]:
     """The running processes, the oldest first, with the NICs of a process together. Skips files
-    that vanish, that belong to an ended process, or that are damaged, and those of a user who has
-    `FILES_MOST` already. A file that is in two of the folders, such as a mounted one, counts once.
-    containers: also the files that processes hold open elsewhere (descriptors.py). Of these, all
-    that are read count, since a user may hold open many large files that are wrong."""
+    that vanish, that belong to an ended process, or that are damaged, and those of a user beyond
+    `FILES_MOST` files or `BYTES_MOST` bytes. A file that is in two of the folders, such as a
+    mounted one, counts once. containers: also the files that processes publish elsewhere
+    (descriptors.py). Of these, all that are read count, since a user may publish many that are
+    wrong."""
     found: dict[tuple[str, int], Process] = {}
-    users: Counter[int] = Counter()
-    seen: set[tuple[int, int]] = set()
+    users: defaultdict[int, _Budget] = defaultdict(_Budget)
+    seen: set[tuple[Optional[int], int, int]] = set()
 
-    def add(path: Path, name: str = "") -> None:
+    def add(path: Path, name: str = "", user: Optional[int] = None) -> None:
         try:
             # A link in /proc may belong to root while the file is another user's.
             status = os.stat(path, follow_symlinks=bool(name))
+            budget = users[status.st_uid if user is None else user]
+            # A user's descriptor may have become one of another user's file since it was found. It
+            # must not hide that file.
             file = status.st_dev, status.st_ino
-            if file in seen or users[status.st_uid] >= FILES_MOST:
+            if not {(None, *file), (user, *file)}.isdisjoint(seen):
                 return
-            seen.add(file)
-            users[status.st_uid] += bool(name)
-            process = read(path, name)
+            if budget.files <= 0 or budget.bytes <= 0:
+                return
+            seen.add((user, *file))
+            budget.files -= bool(name)
+            process = read(path, name, budget)
         except (OSError, StatError):
             return
+        if user is not None:
+            process = replace(process, uid=user)
         if process.alive and (process.id, process.uid) not in found:
             found[process.id, process.uid] = process
-            users[process.uid] += not name
+            budget.files -= not name
 
     for path in _in_folders(folders() if where is None else where):
         add(path)
-    for name, path in descriptors.statistics_files() if containers else ():
-        add(path, name)
+    for name, path, user in descriptors.statistics_files() if containers else ():
+        add(path, name, user)
     in_order = sorted(found.values(), key=lambda process: process.started)
     return [nic for nics in grouped(in_order) for nic in nics]
 

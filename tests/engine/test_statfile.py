@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -352,7 +353,7 @@ def test_host_sees_statistics_of_container_without_writable_folder(run_dir: Path
         said = subprocess.run([*words, "--containers"], capture_output=True, text=True, timeout=60)
         assert said.returncode == 0 and f'"job": "{job}"' in said.stdout, said.stderr
         rates = next(intervals(0.1, 1, containers=True))
-        assert [one.rank for one in rates if one.id == process.id] == [4321]
+        assert [(one.rank, one.uid) for one in rates if one.id == process.id] == [(4321, 0)]
         info = Collector([], containers=True).families()[0]
         assert [of["id"] for _, of, _ in info.samples if of["job_id"] == job] == [process.id]
         end_input(container)
@@ -397,14 +398,16 @@ def test_damaged_statistics_files_are_refused(run_dir: Path) -> None:
 
 # The links in /proc/PID/fd of a process that may not be dumped belong to root.
 HOARDER = """
-import ctypes, os, sys
+import ctypes, fcntl, os, sys
 user = 20000 + os.getpid() % 40000  # no other test has it
 os.setresuid(user, user, user)
 ctypes.CDLL(None).prctl(4, int(sys.argv[2]))  # PR_SET_DUMPABLE
 for number in range(8):
-    os.write(os.memfd_create(f"{sys.argv[1]}{number:04x}.stat"), b"HARPSTAT")
+    file = os.memfd_create(f"{sys.argv[1]}{number:04x}.stat")
+    os.write(file, b"HARPSTAT")
+    fcntl.flock(file, fcntl.LOCK_EX)
 for _ in range(8):
-    os.dup(3)
+    os.dup(file)
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -418,9 +421,9 @@ def test_wrong_files_of_a_user_are_bounded(
     """Each costs a reading, once for all its descriptors."""
     stem, looked, read = os.urandom(6).hex(), [], statfile.read
 
-    def count(path: Path, name: str = "") -> statfile.Process:
+    def count(path: Path, name: str = "", *more: Any) -> statfile.Process:
         looked.append(name)
-        return read(path, name)
+        return read(path, name, *more)
 
     monkeypatch.setattr(statfile, "read", count)
     with started(sys.executable, "-c", HOARDER, stem, str(dumpable)) as hoarder:
