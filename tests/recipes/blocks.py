@@ -13,6 +13,7 @@ PAGES = sorted(path.name for path in FOLDER.glob("*.md"))
 _FENCE = re.compile(r"^ *(?:<!-- ([^\n]*) -->\n *)?```sh\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _PLACES = {
     "runs on gpu1": ("gpu1",),
+    "runs on gpu2": ("gpu2",),
     "runs on gpu1 and gpu2": ("gpu1", "gpu2"),
     "runs on a Slurm cluster": ("Slurm",),
 }

@@ -20,15 +20,20 @@ from tools.hosts.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = os.environ.get("HARP_BUILD_DIR") or str(ROOT / "build")
-TRAIN = Path(__file__).with_name("train.py")
+LAUNCHERS = {
+    "torchrun": "torch.distributed.run",
+    "deepspeed": "deepspeed.launcher.runner",
+    "ray": "ray.scripts.scripts",
+}
 LONGEST_S = 60.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 # Gives a process its host's name, the table of names, and /opt/harp. ip netns exec has made a mount
-# namespace, so the machine sees none of it.
+# namespace, so the machine sees none of it. The variables stand for the default folders of a host.
 _ENTER = """
 mount --bind "$1" /etc/hosts; hostname "$2"
 mount -t tmpfs none /opt; ln -s "$3" /opt/harp
+export HARP_CONF_DIR="$3/$2/config" HARP_RUN_DIR="$3/$2/run"
 shift 3; exec "$@"
 """
 
@@ -55,7 +60,8 @@ class Cluster:
         self.work = folder / "work"
         for path in (self.bin, self.work):
             path.mkdir()
-        (self.work / "train.py").symlink_to(TRAIN)
+        for name in ("train.py", "train_cpu.py"):
+            (self.work / name).symlink_to(Path(__file__).with_name(name))
         names = "".join(f"{host.address} {name}\n" for name, host in self.hosts.items())
         (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
         for name, host in self.hosts.items():
@@ -66,9 +72,10 @@ class Cluster:
             self._script(f"on-{name}", f'exec {shlex.join(self.enter(name))} "$@"\n')
         for program, function in (("harp", "main"), ("harprun", "run_main")):
             self._write_harp(program, function)
-        # PyTorch need not be installed in this environment's folder of programs.
+        # These packages need not be installed in this environment's folder of programs.
         python = shlex.quote(sys.executable)
-        self._script("torchrun", f'exec {python} -m torch.distributed.run "$@"\n')
+        for program, module in LAUNCHERS.items():
+            self._script(program, f'exec {python} -m {module} "$@"\n')
         self._script("ssh", _SSH.format(path=self.path(), bin=self.bin, root=ROOT))
 
     def _script(self, name: str, text: str) -> None:

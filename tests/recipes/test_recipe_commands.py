@@ -14,32 +14,14 @@ import blocks
 import pytest
 from blocks import Block
 from cluster import Cluster
+from expected import HOSTS, check, ranks
 from slurm_cluster import missing, slurm
 
 from harp import paths
 
 RUN = [block for block in blocks.all_blocks() if block.places]
 MPIRUNS = {"Open MPI 4": "mpirun.openmpi", "Open MPI 5": "mpirun"}
-HOSTS = ("gpu1", "gpu2")
 USER = 1000  # of the recipes
-
-
-def ranks(said: str) -> list[tuple[str, str, str, str]]:
-    """Host, rank, ranks and plugin of each train.py, by rank."""
-    found = re.findall(r"(gpu\d): rank (\d+) of (\d+) found (\S+)", said)
-    return sorted(found, key=lambda one: one[1])
-
-
-def check(block: Block, said: str) -> None:
-    """The job's ranks were on both hosts and found the plugin; the hosts' test found no fault."""
-    text = block.text
-    if "harp check" in text:
-        assert "harp check: 4 ranks" in said and ": good" in said, said
-        assert "host 1: gpu2 (10.77.0.2): " in said, said
-    if "train.py" in text:
-        plugin = str(paths.nccl_plugin_path())
-        placed = [(HOSTS[rank // 2], str(rank), "4", plugin) for rank in range(4)]
-        assert ranks(said) == placed, said
 
 
 def of_page(*pages: str, place: str = "") -> list[object]:
@@ -53,8 +35,9 @@ def of_page(*pages: str, place: str = "") -> list[object]:
 
 def shell(block: Block) -> list[str]:
     """The words that run a block."""
-    if "torchrun" in block.text and not importlib.util.find_spec("torch"):
-        pytest.skip("no torch here: pip install torch")
+    for program, package in (("torchrun", "torch"), ("deepspeed", "deepspeed")):
+        if program in block.text and not importlib.util.find_spec(package):
+            pytest.skip(f"no {package} here: pip install {package}")
     return ["bash", "-euc", block.text]
 
 
@@ -82,6 +65,14 @@ def test_mpich(block: Block, cluster: Cluster) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("block", of_page("torchrun.md"))
 def test_torchrun(block: Block, cluster: Cluster) -> None:
+    run(block, cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("pdsh"), reason="no pdsh here: apt-get install pdsh")
+@pytest.mark.parametrize("block", of_page("deepspeed.md"))
+def test_deepspeed(block: Block, cluster: Cluster) -> None:
+    (cluster.work / "hosts").write_text("gpu1 slots=2\ngpu2 slots=2\n")
     run(block, cluster)
 
 
@@ -197,5 +188,13 @@ def test_each_block_says_where_it_runs() -> None:
 
 
 def test_each_block_that_runs_has_a_test() -> None:
-    pages = {"openmpi.md", "mpich.md", "torchrun.md", "slurm.md", "non-root.md"}
+    pages = {
+        "openmpi.md",
+        "mpich.md",
+        "torchrun.md",
+        "slurm.md",
+        "deepspeed.md",
+        "ray.md",
+        "non-root.md",
+    }
     assert {block.page for block in RUN} == pages

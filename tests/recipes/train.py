@@ -7,8 +7,9 @@ import socket
 
 from harp.check.launcher import find
 
-# NCCL calls dlopen with the one name or the other.
-ctypes.CDLL(os.environ.get("NCCL_NET_PLUGIN") or "libnccl-net.so")
+# NCCL takes a path, the end of a name, or nothing.
+name = os.environ.get("NCCL_NET_PLUGIN") or "libnccl-net.so"
+ctypes.CDLL(name if ".so" in name else f"libnccl-net-{name}.so")
 try:
     place = find(None, None, "gpu1:29500", os.environ)
     who = f"rank {place.rank} of {place.ranks}"
