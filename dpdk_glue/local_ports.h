@@ -12,6 +12,7 @@
 enum {
   HARP_LOCAL_FIRST = 49152, /* the dynamic range of RFC 6335 */
   HARP_LOCAL_LAST = 65535,
+  HARP_LOCAL_HELD = 8000, /* ports that a process can hold at the kernel's address, at least */
   HARP_LOCAL_REST = 4096, /* size of the list of recently released ports, which are chosen last */
 };
 

@@ -42,11 +42,12 @@ struct harp_port_info {
   uint32_t max_frame;     /* largest frame that transmit accepts with segment_size set, bytes */
   uint32_t address;       /* network order; also set when the port shares the kernel's address */
   uint8_t prefix;
-  uint32_t gateway;    /* network order; 0: none */
-  bool shares_address; /* the kernel owns the address: it answers ARP, HARP only sends requests */
-  bool point_to_point; /* one peer and no network behind it: no address conflict is possible */
-  char pci_path[256];  /* the NIC's folder in sysfs; "" for a virtual device */
-  char summary[160];   /* one clause for the log: device, address, offloads */
+  uint32_t gateway;     /* network order; 0: none */
+  uint32_t local_ports; /* of the agent's block, which the process may hold; 0: no such bound */
+  bool shares_address;  /* the kernel owns the address: it answers ARP, HARP only sends requests */
+  bool point_to_point;  /* one peer and no network behind it: no address conflict is possible */
+  char pci_path[256];   /* the NIC's folder in sysfs; "" for a virtual device */
+  char summary[160];    /* one clause for the log: device, address, offloads */
 };
 
 /*

@@ -15,6 +15,9 @@ enum {
   BLOCK_TRIES = 64, /* blocks to try until one has a port for the queue */
 };
 
+/* A process that finds no two blocks in a row has this many, without the small first ones. */
+_Static_assert((PACKET_FILTER_RANGES - 3) * BLOCK_MOST >= HARP_LOCAL_HELD, "too many ports");
+
 void harp_packet_ports_init(struct packet_ports *ports, bool shared, uint32_t address,
                             unsigned queues, uint16_t first, uint16_t last)
 {

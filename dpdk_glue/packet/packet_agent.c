@@ -55,6 +55,7 @@ int harp_packet_agent_open(struct packet_port *packet, const struct harp_port_co
     harp_packet_ports_init(&packet->ports, true, 0, config->queues, reply.ports_first,
                            reply.ports_last);
     packet->ports.agent = &packet->agent;
+    packet->port.info.local_ports = reply.ports_last - reply.ports_first + 1u;
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harp/engine/nics.h"
 
+#include <errno.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,35 +9,56 @@
 #include "harp/engine/log.h"
 #include "harp/engine/poll_threads.h"
 
-/* Opens a NIC, and starts it if start is set. */
-static int open_engine(struct harp_engine **engine, const struct harp_config *config, bool start,
+/* Several instances that nobody has asked for must fit into the agent's block. Only the open device
+ * knows its size. */
+static int check_block(const struct harp_engine *engine, const struct harp_claim *claim,
                        char *error)
 {
+  uint32_t block = engine->port->info.local_ports;
+  unsigned instances = engine->config.instances;
+  if (claim->config.instances || instances == 1 || block == 0 ||
+      harp_instances_ports(instances, "") <= block) {
+    return 0;
+  }
+  snprintf(error, HARP_ENGINE_ERROR_SIZE,
+           "the agent gives this rank %u local ports; start harp agent with a larger --block",
+           block);
+  return -EADDRINUSE;
+}
+
+/* Opens a NIC, and starts it if start is set. */
+static int open_engine(struct harp_engine **engine, const struct harp_claim *claim,
+                       const struct harp_config *config, bool start, char *error)
+{
   int result = harp_engine_open(engine, config, error);
+  if (result != 0) {
+    return result;
+  }
+  result = check_block(*engine, claim, error);
   if (result == 0 && start) {
     result = harp_engine_start(*engine, error);
-    if (result != 0) {
-      harp_engine_close(*engine);
-    }
+  }
+  if (result != 0) {
+    harp_engine_close(*engine);
   }
   return result;
 }
 
-/* Opens a claimed NIC, and starts it if start is set. A limit on memory, open files or threads may
- * allow one instance alone, so several that nobody has asked for become one. */
+/* Opens a claimed NIC, and starts it if start is set. A limit on memory, open files, threads or
+ * local ports may allow one instance alone, so several that nobody has asked for become one. */
 static int open_nic(struct harp_nics *nics, const struct harp_claim *claim, bool start, char *error)
 {
   struct harp_config config = claim->config;
   struct harp_engine *engine;
   config.instances = harp_instances_choose(&claim->config, nics->claims.count, harp_usable_cpus(""),
                                            "");
-  int result = open_engine(&engine, &config, start, error);
+  int result = open_engine(&engine, claim, &config, start, error);
   if (result != 0 && !claim->config.instances && config.instances > 1) {
     char why[HARP_ENGINE_ERROR_SIZE];
     unsigned wanted = config.instances;
     memcpy(why, error, sizeof why);
     config.instances = 1;
-    result = open_engine(&engine, &config, start, error);
+    result = open_engine(&engine, claim, &config, start, error);
     if (result == 0) {
       harp_log_post(HARP_LOG_WARN, "HARP: %.100s has one instance instead of %u: %s", config.device,
                     wanted, why);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "dpdk_glue/local_ports.h"
 #include "harp/engine/agent_socket.h"
 #include "harp/engine/rank_topology.h"
 
@@ -131,25 +132,52 @@ static unsigned wanted_cpus(unsigned instances, unsigned ranks)
 }
 
 /* Each instance has ports of its own for its flows and listeners, so several need as many times the
- * ports of one. At the kernel's address, each port is an open file, too. A job that runs with one
- * instance must not fail for want of ports because it has more by default. */
+ * ports of one. */
+static uint64_t wanted_ports(unsigned instances, const struct harp_rank_topology *topology)
+{
+  unsigned ranks = topology->world_size > 0 ? (unsigned)topology->world_size : RANKS_UNKNOWN;
+  return (uint64_t)instances * (PORTS_LEAST + (uint64_t)PORTS_OF_PEER * ranks);
+}
+
+/* The local ports of the range from which HARP takes them. At the kernel's address without the key
+ * `tcp_ports`, the kernel grants them (ip(7), ip_local_port_range). */
+static uint64_t ports_in_range(const struct harp_config *config, const char *root)
+{
+  long long first = config->tcp_ports.first, last = config->tcp_ports.last;
+  char folder[CGROUP_PATH_SIZE];
+  snprintf(folder, sizeof folder, "%s/proc/sys/net/ipv4", root);
+  bool known = first || read_numbers(folder, "ip_local_port_range", &first, &last) == 2;
+  return known && first <= last ? (uint64_t)(last - first) + 1 : UINT16_MAX;
+}
+
+/* The local ports that this rank may hold. The ranks of a host share those of the kernel's address,
+ * but the agent gives each process a block of its own. */
+static uint64_t available_ports(const struct harp_config *config,
+                                const struct harp_rank_topology *topology, const char *root)
+{
+  uint64_t range = ports_in_range(config, root);
+  if (!config->address.kernel) {
+    return range;
+  }
+  if (harp_agent_socket()) {
+    return config->tcp_ports.first ? range : PORTS_OF_AGENT;
+  }
+  range /= local_ranks(topology);
+  return range < HARP_LOCAL_HELD ? range : HARP_LOCAL_HELD;
+}
+
+/* A job that runs with one instance must not fail for want of ports because it has more by default.
+ * At the kernel's address, each port is an open file, too. */
 static bool ports_suffice(const struct harp_config *config, unsigned instances,
-                          const struct harp_rank_topology *topology)
+                          const struct harp_rank_topology *topology, const char *root)
 {
   struct rlimit files;
-  unsigned ranks = topology->world_size > 0 ? (unsigned)topology->world_size : RANKS_UNKNOWN;
-  uint64_t wanted = (uint64_t)instances * (PORTS_LEAST + (uint64_t)PORTS_OF_PEER * ranks);
-  const struct harp_config_ports *range = &config->tcp_ports;
-  if (range->first && wanted > range->last - range->first + 1u) {
+  uint64_t wanted = wanted_ports(instances, topology);
+  if (wanted > available_ports(config, topology, root)) {
     return false;
   }
-  if (!config->address.kernel) {
-    return true;
-  }
-  if (harp_agent_socket() && wanted > PORTS_OF_AGENT) {
-    return false;
-  }
-  return getrlimit(RLIMIT_NOFILE, &files) != 0 || wanted + FILES_OF_JOB <= files.rlim_cur;
+  return !config->address.kernel || getrlimit(RLIMIT_NOFILE, &files) != 0 ||
+         wanted + FILES_OF_JOB <= files.rlim_cur;
 }
 
 /* Several workers copy faster than one (docs/decisions/0061-several-instances.md). More ranks or
@@ -169,13 +197,21 @@ unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, 
   harp_rank_topology_find(&topology, root);
   unsigned ranks = local_ranks(&topology);
   if (ranks * nics == 1 && cpus >= 2 * wanted_cpus(4, ranks) &&
-      ports_suffice(config, 4, &topology)) {
+      ports_suffice(config, 4, &topology, root)) {
     return 4;
   }
-  if (ranks * nics <= 2 && cpus >= wanted_cpus(2, ranks) && ports_suffice(config, 2, &topology)) {
+  if (ranks * nics <= 2 && cpus >= wanted_cpus(2, ranks) &&
+      ports_suffice(config, 2, &topology, root)) {
     return 2;
   }
   return 1;
+}
+
+uint64_t harp_instances_ports(unsigned instances, const char *root)
+{
+  struct harp_rank_topology topology;
+  harp_rank_topology_find(&topology, root);
+  return wanted_ports(instances, &topology);
 }
 
 void harp_poll_threads_choose(struct harp_poll_threads *threads, const struct harp_config *config,

@@ -22,6 +22,10 @@ unsigned harp_usable_cpus(const char *root);
 unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, unsigned cpus,
                                const char *root);
 
+/* The local ports that a rank takes with this number of instances, at most as a rule. root: as
+ * above. */
+uint64_t harp_instances_ports(unsigned instances, const char *root);
+
 struct harp_poll_threads {
   bool callers;    /* threads in test() poll, and the worker sleeps meanwhile */
   unsigned cpus;   /* CPUs that the process may use */

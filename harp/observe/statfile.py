@@ -226,7 +226,9 @@ def _flow(entry: bytes) -> Optional[Flow]:
     )
 
 
-def _consistent(before: bytes, table: Callable[[], bytes], size: int, count: int) -> Iterator[bytes]:
+def _consistent(
+    before: bytes, table: Callable[[], bytes], size: int, count: int
+) -> Iterator[bytes]:
     """Yields the entries that are complete: unchanged in two readings in a row, with an even
     generation (it is odd during a write). Leaves out an entry that keeps changing. before: the
     first reading; table: makes the others, b"" if no more bytes may be read."""

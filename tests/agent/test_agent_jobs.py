@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from agents import AgentProcess, Pods
+from ranks import Rank, packet_site
 
+from harp import paths
 from tools.hosts.lab import Lab
 from tools.hosts.ranks import Perf, wait_until
 
@@ -51,3 +55,26 @@ def test_all_reduce_of_pods_without_network(
     for agent in agents:
         assert agent.ask()["counts"]["granted"] == 1
         wait_until(lambda: not agent.ask()["grants"], 20, "the agent keeps the grant of a dead job")
+
+
+@pytest.mark.skipif(
+    "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
+)
+def test_small_block_leaves_one_instance(
+    lab: Lab, tmp_path: Path, start_agent: Callable[..., AgentProcess]
+) -> None:
+    """The rank sees 64 CPUs by a preloaded library. The agent has only one block, and gives it
+    again at once."""
+    agent = start_agent(lab.hosts[0], "--ports", "61000-61063", "--block", "64")
+    site = packet_site(tmp_path, lab.hosts[0]).configure(
+        f"device = packet:{lab.hosts[0].interface}\n"
+    )
+    library = paths.build_dir() / "tests/hosts/libno_fanout.so"
+    site.environment.update({"LD_PRELOAD": str(library), "HARP_AGENT": str(agent.socket)})
+    with Rank(site) as rank:
+        rank.init()
+        (warning,) = rank.warnings
+        assert "has one instance instead of 4: the agent gives this rank 64 local ports" in warning
+        (process,) = site.published()
+        assert len(process.instances) == 1
+        assert len(agent.ask()["grants"]) == 1

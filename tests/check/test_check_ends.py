@@ -14,8 +14,8 @@ import pytest
 
 from harp import paths
 from harp.check import launcher
-from harp.check.rendezvous import Rendezvous, RendezvousError
 from harp.check.progress import Progress
+from harp.check.rendezvous import Rendezvous, RendezvousError
 from harp.check.run import Check
 from tools.hosts.ranks import END_S, START_S, Site, remove_wire, wait_until, wire_path, wire_site
 

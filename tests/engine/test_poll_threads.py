@@ -14,6 +14,7 @@ from harp.testing._engine import instances, poll_threads
 
 FILE = "device = packet:eth0\n"
 CPUS = len(os.sched_getaffinity(0))
+FILES = 8600  # a limit of open files with room for all ports that a process can hold
 
 
 @pytest.fixture(autouse=True)
@@ -187,6 +188,9 @@ OWN = FILE + "address = 10.0.3.7/24\n"
         (FILE, 24, 2),
         (FILE, 25, 1),
         (OWN, 25, 4),  # ports at an own address are no files
+        (OWN, 504, 4),  # 4 * (64 + 8 * 504) is the size of the range 49152-65535
+        (OWN, 505, 2),
+        (OWN, 1017, 1),
         (FILE + "tcp_ports = 50000-50319\n", 2, 4),
         (FILE + "tcp_ports = 50000-50318\n", 2, 2),
         (FILE + "tcp_ports = 50000-50063\n", 2, 1),
@@ -200,6 +204,41 @@ def test_narrow_ports_and_few_files_leave_fewer_instances(
     if ranks:
         monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    assert instances(text.encode(), 1, 64, str(tmp_path).encode()) == count
+
+
+@pytest.mark.parametrize(
+    "text, offered, local, ranks, count",
+    [
+        (FILE, "32768\t60999", 1, 242, 4),  # 4 * (64 + 8 * 242) is 8000, which a process can hold
+        (FILE, "32768\t60999", 1, 243, 2),
+        (FILE, "32768\t60999", 1, 493, 1),
+        (FILE, "50000\t50319", 1, 2, 4),
+        (FILE, "50001\t50319", 1, 2, 2),
+        (FILE, "50000\t50319", 2, 2, 2),  # the ranks of a host share its ports
+        (FILE, "50001\t50319", 2, 2, 1),
+        (FILE + "tcp_ports = 50000-50319\n", "32768\t60999", 2, 2, 2),
+        (FILE + "tcp_ports = 50001-50319\n", "32768\t60999", 2, 2, 1),
+        (OWN + "tcp_ports = 50001-50319\n", "1024\t1025", 2, 2, 2),
+    ],
+)
+def test_ports_of_the_host_leave_fewer_instances(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    offered: str,
+    local: int,
+    ranks: int,
+    count: int,
+) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < FILES:
+        pytest.skip(f"the limit of open files is below {FILES}")
+    limit_files(FILES)
+    (tmp_path / "proc/sys/net/ipv4").mkdir(parents=True)
+    (tmp_path / "proc/sys/net/ipv4/ip_local_port_range").write_text(offered + "\n")
+    for name, value in (("LOCAL_WORLD_SIZE", local), ("WORLD_SIZE", ranks)):
+        monkeypatch.setenv(name, str(value))
+        monkeypatch.setenv(name.replace("WORLD_SIZE", "RANK"), "0")
     assert instances(text.encode(), 1, 64, str(tmp_path).encode()) == count
 
 
