@@ -309,6 +309,7 @@ def test_paused_rank_delays_other_rank() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(360)
 def test_rank_that_waits_too_long_for_the_other_reports_it() -> None:
     words = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000000", "--verified"]
     run = Run([*words, "--rate", "0.5", "--pause", "3600000", "--timeout", "5"])
@@ -316,7 +317,7 @@ def test_rank_that_waits_too_long_for_the_other_reports_it() -> None:
     try:
         until_caught(paused, signal.SIGUSR1)
         paused.send_signal(signal.SIGUSR1)
-        _, said = waiting.communicate(timeout=60)
+        _, said = waiting.communicate(timeout=300)  # a starved rank is slow to fail
     finally:
         for process in run.processes:
             process.kill()
