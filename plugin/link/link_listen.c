@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "harp/engine/clock.h"
 #include "harp/engine/log.h"
@@ -453,7 +452,7 @@ int net_listen(int device, void *handle, struct net_listener **out)
   if (nic_stripes(listener->nic)) {
     transport_start_nics(transport);
   }
-  int result = getrandom(listener->token, TOKEN_SIZE, 0) == TOKEN_SIZE ? 0 : -EIO;
+  int result = token_draw(listener->token);
   if (result == 0) {
     result = open_instances(listener);
   }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "harp/fnv1a.h"
 #include "plugin/link/crc32c.h"
@@ -35,6 +36,16 @@ uint16_t wire_version_common(uint16_t peer_min, uint16_t peer_max)
 {
   uint16_t highest = peer_max < WIRE_VERSION_MAX ? peer_max : WIRE_VERSION_MAX;
   return highest >= WIRE_VERSION_MIN && highest >= peer_min ? highest : 0;
+}
+
+int token_draw(uint8_t token[TOKEN_SIZE])
+{
+  if (getrandom(token, TOKEN_SIZE, 0) != TOKEN_SIZE) {
+    return -EIO;
+  }
+  token[3] &= 0x7f; /* the last byte of a number has its sign */
+  token[15] &= 0x7f;
+  return 0;
 }
 
 bool token_same(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE])

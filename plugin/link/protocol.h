@@ -52,7 +52,8 @@ uint16_t wire_version_common(uint16_t peer_min, uint16_t peer_max);
 
 /*
  * NCCL's handle. Its first two bytes are never AF_INET or AF_INET6 in either byte order. So a
- * socket transport rejects a HARP handle, and HARP rejects a socket transport's.
+ * socket transport rejects a HARP handle, and HARP rejects a socket transport's. NCCL's sockets
+ * look at the address only if the link has connections; see token_draw.
  *
  *   0 magic (2)   2 version min, max   4 address   8 ports (8 x 2)
  *  24 instances   25 flags   26 mtu (2)   28 token (16)   44 check (4)
@@ -74,6 +75,12 @@ struct handle {
 };
 
 enum { HANDLE_NO_DEVICE = 255 };
+
+/* Draws a random token. 0, or -EIO. NCCL's sockets read its bytes 12 to 15 as the number of a
+ * link's connections, and older ones bytes 0 to 3. The number has a sign. With a negative one they
+ * open the link at once, without any connection, and the rank waits for ever for its other
+ * neighbour. So the highest bits of bytes 3 and 15 are 0. */
+int token_draw(uint8_t token[TOKEN_SIZE]);
 
 /* Compares tokens in constant time, so that timing reveals nothing about them. */
 bool token_same(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE]);
