@@ -76,6 +76,12 @@ def window_is_closed(rank: Rank, link: Link) -> None:
 MOMENTS: list[Callable[[Rank, Link], None]] = [idle, under_way, receiver_waits, window_is_closed]
 
 
+def noticed_its_pause(rank: Rank) -> bool:
+    """The effect alone is no sure sign: frames that came during the stop end the silence."""
+    (process,) = rank.site.published()
+    return process.totals["poll_stalls"] > 0
+
+
 def go_on(ranks: list[Rank], moment: Callable[[Rank, Link], None], stopped: str) -> None:
     one, other = ranks
     link = connect(one, other) if stopped == "sender" else connect(other, one)
@@ -85,6 +91,7 @@ def go_on(ranks: list[Rank], moment: Callable[[Rank, Link], None], stopped: str)
     link.move()
     assert time.monotonic() - began < SOON_S
     assert one.warnings == other.warnings == []
+    assert noticed_its_pause(one)
 
 
 def marks(moment: Callable[[Rank, Link], None], stopped: str) -> Sequence[pytest.MarkDecorator]:
