@@ -72,6 +72,9 @@ def sentences(
     """What would NCCL get, in lines."""
     if len(hosts) < 2:
         return ["What would NCCL get: all ranks are on one host, where NCCL uses no network."]
+    without = [host.name for host in hosts if not host.facts["devices"]]
+    if without:
+        return [f"What would NCCL get: unknown, because HARP has no NIC on {', '.join(without)}."]
     each = {host.number: of_host(host) for host in hosts}
     least = min(hosts, key=lambda host: each[host.number].gbit)
     one = each[least.number]

@@ -96,7 +96,11 @@ class Plugin:
 
     def init(self) -> int:
         """Starts it. Returns the number of its devices. Raises PluginError if it declines."""
-        self._check("init", self._net.init(self._logger))
+        code = self._net.init(self._logger)
+        if code:
+            # The plugin goes on with what NCCL does next, and here is no NCCL.
+            why = self.said().partition("; NCCL goes on without HARP")[0]
+            raise PluginError(why or f"init of {self.path}: ncclResult {code}")
         count = _INT()
         self._check("devices", self._net.devices(c.byref(count)))
         if count.value < 1:

@@ -198,9 +198,7 @@ def _choose(
     except LookupError as missing:
         raise click.ClickException(str(missing.args[0])) from missing
     if not processes:
-        raise click.ClickException(
-            f"no process with HARP runs here (looked in {', '.join(map(str, statfile.folders()))})"
-        )
+        raise click.ClickException(statfile.nobody())
     if len(processes) > 1:
         listed = "\n".join(map(_listed, processes))
         several = (

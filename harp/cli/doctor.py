@@ -305,10 +305,8 @@ def run_folder() -> Iterator[Finding]:
     """Checks the folder of the statistics files."""
     folder = run_dir()
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
-        yield ok(
-            "run folder",
-            f"{folder}; {len(statfile.grouped(statfile.scan()))} processes use HARP now",
-        )
+        count = len(statfile.grouped(statfile.scan()))
+        yield ok("run folder", f"{folder}; processes that use HARP now: {count}")
     else:
         yield note(
             "run folder",

@@ -359,9 +359,7 @@ def _show(
     elif wants_prometheus:
         click.echo("\n".join(prometheus.lines(metrics.families(processes, Readings()))))
     elif not processes:
-        click.echo(
-            f"no process with HARP runs here (looked in {', '.join(map(str, statfile.folders()))})"
-        )
+        click.echo(statfile.nobody())
     else:
         for nics in statfile.grouped(processes):
             for line in table(nics, everything, explain):

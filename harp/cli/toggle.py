@@ -32,7 +32,8 @@ def _folder(path: Optional[str]) -> Path:
     there = f"; not HARP's: {', '.join(others)}" if others else ""
     raise click.ClickException(
         f"the loader's folders hold no {loader.NAME} or {loader.HIDDEN_NAME} of HARP's{there}; "
-        "give the folder"
+        "give the folder. For a plugin that only harprun finds, such as a wheel's, leave harprun "
+        "out of the launch line"
     )
 
 

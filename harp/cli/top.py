@@ -253,6 +253,8 @@ def top(
                 continue
             if sys.stdout.isatty():
                 click.clear()
-            click.echo("\n".join([_HEADER, *map(line, view)]))
+            chosen_by = "and such a peer or NIC " if peers or devices else ""
+            nobody = statfile.nobody(f"{chosen_by}ran here through this view")
+            click.echo("\n".join([_HEADER, *(map(line, view) if view else [nobody])]))
     except KeyboardInterrupt:
         pass

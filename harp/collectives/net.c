@@ -31,6 +31,11 @@ static void keep_warning(ncclDebugLogLevel level, unsigned long flags, const cha
   va_start(arguments, format);
   vsnprintf(warning, sizeof(warning), format, arguments);
   va_end(arguments);
+  /* A plugin that declines goes on with what NCCL does next, and here is no NCCL. */
+  char *of_nccl = strstr(warning, "; NCCL goes on without HARP");
+  if (of_nccl) {
+    *of_nccl = 0;
+  }
   if (level <= NCCL_LOG_WARN) {
     fprintf(stderr, "harp.torch: %s\n", warning);
   }

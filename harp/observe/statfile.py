@@ -456,6 +456,11 @@ def folders() -> list[Path]:
     return [first, *_fallbacks()]
 
 
+def nobody(what: str = "runs here") -> str:
+    """What to say if no process was found. what: the rest of the sentence."""
+    return f"no process with HARP {what} (looked in {', '.join(map(str, folders()))})"
+
+
 def _in_folders(where: Sequence[Path]) -> Iterator[Path]:
     for folder in where:
         try:

@@ -298,7 +298,12 @@ def setup(**options: Any) -> None:
     if options["dry_run"]:
         return
     if steps and not options["yes"]:
-        click.confirm("Apply this?", abort=True, err=options["as_json"])
+        try:
+            agreed = click.confirm("Apply this?", err=options["as_json"])
+        except click.Abort:
+            raise click.ClickException("no answer; --yes applies this without a question") from None
+        if not agreed:
+            raise click.Abort
     _apply(requests, _choice(options), options["as_json"])
 
 

@@ -119,6 +119,24 @@ def test_interrupted_check_removes_its_socket(sites: list[Site], tmp_path: Path)
     assert not rendezvous.exists()
 
 
+DECLINES = """
+import sys
+from pathlib import Path
+from harp.check.netplugin import Plugin, PluginError
+try:
+    Plugin(Path(sys.argv[1])).init()
+except PluginError as why:
+    sys.exit(f"declines: {why}")
+"""
+
+
+def test_plugin_that_declines_says_only_why(sites: list[Site]) -> None:
+    """Its line goes on with what NCCL would do."""
+    (sites[0].folder / "ztcp0.conf").unlink()
+    said = ended(start(sites[0], ["-c", DECLINES, str(paths.nccl_plugin_path())]))
+    assert "declines: HARP: no configuration" in said and "NCCL" not in said, said
+
+
 # The time is over within a call of the plugin's user that does not return.
 TOO_LONG = """
 import sys, time

@@ -175,6 +175,13 @@ def test_expected_bandwidth_is_that_of_the_slowest_part() -> None:
     assert "the slowest: 0.2 % of that" in expect.sentences(two, measured, [0, 1])[1]
 
 
+def test_no_bandwidth_is_expected_of_hosts_without_a_nic() -> None:
+    two = [hosts(2)[0], hosts(2, devices=[])[1]]
+    assert expect.sentences(two, {}, [0, 1]) == [
+        "What would NCCL get: unknown, because HARP has no NIC on gpu1."
+    ]
+
+
 def test_report_says_that_a_single_pair_of_hosts_is_not_judged() -> None:
     rates = {(0, 1): 2.0, (1, 0): 1.0}
     assert "two hosts alone" in expect.sentences(hosts(2), rates, [0, 1])[2]

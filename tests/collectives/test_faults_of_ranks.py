@@ -65,6 +65,7 @@ def test_init_says_at_once_where_harp_cannot_run(lab: Lab, tmp_path: Path) -> No
     for reasons in told:
         assert reasons["right"] == "well"
         assert "cannot run on this host" in reasons["disabled"]
+        assert "NCCL" not in reasons["no file"].replace("ncclSystemError", "")
         assert "HARP_DISABLE" in reasons["disabled"]
         assert "ztcp" in reasons["no file"]
     assert "rank 1 on " in told[0]["no file"] and "cannot use HARP" in told[0]["no file"]

@@ -319,6 +319,12 @@ def test_options_of_trace_need_trace(harp: Any, option: list[str]) -> None:
     assert "need --trace" in harp("stat", *option, code=2).stderr
 
 
+def test_top_says_that_nothing_runs(harp: Any, folders: Path) -> None:
+    for words, said in ([], "HARP ran here"), (["--peer", "x"], "HARP and such a peer or NIC ran"):
+        shown = harp("top", "-n", "1", "-d", "0.1", *words).stdout.splitlines()
+        assert len(shown) == 2 and shown[1].startswith(f"no process with {said}")
+
+
 def test_top_prints_rates(harp: Any, published: Any) -> None:
     ended = threading.Event()
 

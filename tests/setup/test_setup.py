@@ -62,6 +62,8 @@ def test_setup_asks_before_applying(host: Host) -> None:
     done = host.harp("setup", code=1, input="n\n")
     assert "Apply this? [y/N]" in done.stdout
     assert host.state() == before
+    assert "no answer; --yes applies this" in host.harp("setup", code=1, input="").stderr
+    assert host.state() == before
     host.harp("setup", input="y\n")
     assert (host.conf / "ztcp0.conf").is_file()
 
