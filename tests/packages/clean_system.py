@@ -11,12 +11,15 @@ import hashlib
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from harp.setup.folders import make_folder
 
+SYSTEMS = Path("/var/tmp/harp-clean-systems")  # kept for the next run
+NOTHING: Mapping[str, str] = MappingProxyType({})
 NEEDS = ("python3", "python3-click", "python3-pip", "iproute2")
 
 # What apt, dpkg and rpm write about their own work.
@@ -32,23 +35,26 @@ root=$1; shift; exec chroot "$root" "$@"
 """
 
 
-def run(*words: str | Path, timeout: float = 900) -> str:
-    """The output. An error holds the output of a command that failed."""
+def run(*words: str | Path, timeout: float = 900, more: Mapping[str, str] = NOTHING) -> str:
+    """The output. An error holds the output of a command that failed. more: added to the
+    environment."""
     done = subprocess.run(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, timeout=timeout, env={"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"})  # fmt: skip
+        "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **more})  # fmt: skip
     assert done.returncode == 0, f"{' '.join(map(str, words))}\n{done.stdout}"
     return done.stdout
 
 
-def make_system(suite: str, folder: Path) -> Path:
-    """The system of SUITE or SUITE@MIRROR, made if it or a package is missing. Only root may
-    enter `folder`. Needs root and debootstrap. Raises FolderError if another user made it."""
+def make_system(suite: str, folder: Path, needs: Sequence[str] = NEEDS) -> Path:
+    """The system of SUITE or SUITE@MIRROR with some packages, made if it or a package is missing.
+    Only root may enter `folder`. Needs root and debootstrap. Raises FolderError if another user
+    made it."""
     make_folder(str(folder), 0o700)
     suite, _, mirror = suite.partition("@")
     root = folder / suite
-    if not all((root / f"var/lib/dpkg/info/{name}.list").is_file() for name in NEEDS):
+    present = root / "var/lib/dpkg/info"
+    if not all((present / f"{name}.list").is_file() for name in ("base-files", *needs)):
         run("rm", "-rf", root)
         new = folder / f".{suite}.new"
         run("rm", "-rf", new)
@@ -57,7 +63,7 @@ def make_system(suite: str, folder: Path) -> Path:
         run("debootstrap", "--variant=minbase", "--components=main,universe", suite, new,
             *([mirror] if mirror else []))  # fmt: skip
         run("chroot", new, "apt-get", "-qq", "update")
-        run("chroot", new, "apt-get", "-qq", "-y", "--no-install-recommends", "install", *NEEDS)
+        run("chroot", new, "apt-get", "-qq", "-y", "--no-install-recommends", "install", *needs)
         new.rename(root)
     return root
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clean_system import CleanHost, difference, make_system, run, snapshot, two_hosts
+from clean_system import SYSTEMS, CleanHost, difference, make_system, run, snapshot, two_hosts
 
 from harp.setup.folders import FolderError
 from tools.hosts.lab import Lab
@@ -31,7 +31,6 @@ __all__ = ["lab"]
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 FULL = os.environ.get("HARP_TEST_FULL")
-SYSTEMS = Path("/var/tmp/harp-clean-systems")  # kept for the next run
 SUITES = (os.environ.get("HARP_TEST_SUITES") or "bookworm").split()
 
 # pip removes the folder of commands when it is empty, and keeps empty folders below share/.
