@@ -206,8 +206,10 @@ void flow_readable(void *user, struct harp_tcp *tcp)
     return;
   }
   bool in_chunk = flow->request || flow->rx_header_size > 0;
-  bool idle = link_idle(link); /* read once: a receive may be posted at any moment */
   unsigned ended = atomic_fetch_add(&link->flows_ended, 1) + 1u;
+  /* Read after the count: the flows that were counted before have delivered their messages. Read
+   * once: a receive may be posted at any moment. */
+  bool idle = link_idle(link);
   /* Another flow may still bring the expected data, until the last flow ends. */
   bool waits = ended == link->flow_count && !link->sends && !idle;
   if (flow->state != FLOW_OPEN || in_chunk || waits) {

@@ -84,6 +84,7 @@ struct side {
   struct host_setup setup;
   bool gone;                         /* the process has ended */
   bool busy;                         /* in a call that sleeps */
+  unsigned polling;                  /* the instances that poll now, a bit each */
   bool wants_end;                    /* end the process after all its roles are closed */
   uint64_t paused_until, away_until; /* ns: pauses of the process and of its caller */
   uint64_t poll_at[HOST_INSTANCES], held_until[HOST_INSTANCES];
@@ -93,6 +94,7 @@ struct side {
 struct settings {
   unsigned flows, instances[SIDES];
   bool checksum, callers_poll, tso, scatter,
+      preempt,             /* instances poll in the middle of others' polls */
       kernel;              /* kernel: resets segments to an ended process */
   uint64_t delay_us, loss; /* loss: per 1000 frames */
   uint64_t seed;
@@ -164,6 +166,8 @@ uint64_t world_paused_until(void);
 /* Ends the side's process, which may sleep meanwhile. */
 void side_ends(struct side *side);
 void side_says(unsigned side, bool warning, const char *text);
+/* Lets another instance of the side poll now, if the program wants that. */
+void side_preempts(unsigned side);
 
 /* --- rank.c --- */
 void line_open(struct line *line, unsigned from);

@@ -38,6 +38,7 @@ class Settings:
     callers_poll: bool
     tso: bool
     scatter: bool
+    preempt: bool
     kernel: bool
     delay: int
     loss: int
@@ -105,6 +106,7 @@ SETTINGS = st.builds(
     callers_poll=st.booleans(),
     tso=st.booleans(),
     scatter=st.booleans(),
+    preempt=st.booleans(),
     kernel=st.booleans(),
     delay=st.sampled_from((10, 50, 50, 1000)),
     loss=st.sampled_from((0, 0, 0, 20)),

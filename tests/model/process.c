@@ -53,6 +53,43 @@ void __wrap_free(void *memory)
   __real_free(memory);
 }
 
+/* --- Where another instance may come in between --- */
+
+bool __real_link_idle(const struct net_link *link);
+bool __real_flow_takes(struct link_flow *flow, uint32_t bytes);
+void __real_link_flow_opened(struct net_link *link);
+void __real_link_peer_closed(struct net_link *link);
+bool __wrap_link_idle(const struct net_link *link);
+bool __wrap_flow_takes(struct link_flow *flow, uint32_t bytes);
+void __wrap_link_flow_opened(struct net_link *link);
+void __wrap_link_peer_closed(struct net_link *link);
+
+bool __wrap_link_idle(const struct net_link *link)
+{
+  bool idle = __real_link_idle(link);
+  calls->preempts();
+  return idle;
+}
+
+bool __wrap_flow_takes(struct link_flow *flow, uint32_t bytes)
+{
+  bool takes = __real_flow_takes(flow, bytes);
+  calls->preempts();
+  return takes;
+}
+
+void __wrap_link_flow_opened(struct net_link *link)
+{
+  calls->preempts();
+  __real_link_flow_opened(link);
+}
+
+void __wrap_link_peer_closed(struct net_link *link)
+{
+  calls->preempts();
+  __real_link_peer_closed(link);
+}
+
 /* --- Replaces harp/engine/log.c: every line goes out at once --- */
 
 void harp_log_post(enum harp_log_level level, const char *format, ...)

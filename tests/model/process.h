@@ -13,6 +13,7 @@ struct process_calls {
   void (*on_transmit)(unsigned queue, const struct harp_tx_frame *frame);
   void (*sleeps)(uint64_t ns);
   void (*says)(bool warning, const char *line);
+  void (*preempts)(void); /* another instance may poll now, as by a thread of its own */
 };
 
 struct process_api {

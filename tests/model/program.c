@@ -3,6 +3,7 @@
  * A program's text: settings, then steps, each after a semicolon. Sides are 0 and 1, times are us.
  *
  *   flows=2 instances=2,1 seed=7 ...
+ *   preempt=1: instances also poll in the middle of each other's polls, as threads do
  *   open LINE SIDE          SIDE connects, to send; the other side accepts
  *   send LINE SIZE          when the link is open and has a free slot
  *   recv LINE COUNT         COUNT more messages
@@ -49,6 +50,8 @@ static bool read_setting(const char *name, char **at, struct settings *settings)
     settings->tso = value;
   } else if (strcmp(name, "scatter") == 0) {
     settings->scatter = value;
+  } else if (strcmp(name, "preempt") == 0) {
+    settings->preempt = value;
   } else if (strcmp(name, "kernel") == 0) {
     settings->kernel = value;
   } else if (strcmp(name, "delay") == 0) {

@@ -86,10 +86,12 @@ static void a_sleeps(uint64_t ns) { sleeps(0, ns); }
 static void b_sleeps(uint64_t ns) { sleeps(1, ns); }
 static void a_says(bool warning, const char *text) { side_says(0, warning, text); }
 static void b_says(bool warning, const char *text) { side_says(1, warning, text); }
+static void a_preempts(void) { side_preempts(0); }
+static void b_preempts(void) { side_preempts(1); }
 
 const struct process_calls side_calls[SIDES] = {
-    {.on_transmit = a_transmits, .sleeps = a_sleeps, .says = a_says},
-    {.on_transmit = b_transmits, .sleeps = b_sleeps, .says = b_says},
+    {.on_transmit = a_transmits, .sleeps = a_sleeps, .says = a_says, .preempts = a_preempts},
+    {.on_transmit = b_transmits, .sleeps = b_sleeps, .says = b_says, .preempts = b_preempts},
 };
 
 static void send_reset(const struct fuzz_segment *segment, unsigned to)

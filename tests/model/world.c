@@ -121,12 +121,25 @@ __attribute__((noinline)) unsigned world_phase(unsigned phase)
 
 static void poll(struct side *side, unsigned queue)
 {
-  world_phase(1 + (unsigned)(side - world.sides) * HOST_INSTANCES + queue);
+  side->polling |= 1u << queue;
+  unsigned before = world_phase(1 + (unsigned)(side - world.sides) * HOST_INSTANCES + queue);
   side->api->poll(queue);
-  world_phase(0);
+  world_phase(before);
+  side->polling &= ~(1u << queue);
   side->poll_at[queue] = side->api->deadline(queue);
   if (side->call_at == NEVER) {
     side->call_at = soon(); /* the rank checks its requests after each poll */
+  }
+}
+
+void side_preempts(unsigned number)
+{
+  struct side *side = &world.sides[number];
+  for (unsigned i = 0; world.settings.preempt && side->host && i < side->setup.instances; i++) {
+    bool free = side->held_until[i] <= world.now && !(side->polling & 1u << i);
+    if (free && random_below(&world.random, 2)) {
+      poll(side, i);
+    }
   }
 }
 
