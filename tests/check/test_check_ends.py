@@ -57,7 +57,7 @@ class SilentRank:
 def ended(process: subprocess.Popen[str]) -> str:
     """What the process says until it ends, with the status of a fault."""
     try:
-        said, _ = process.communicate(timeout=END_S)
+        said, _ = process.communicate(timeout=START_S + END_S)  # it may have just begun
     finally:
         process.kill()
         process.wait()
