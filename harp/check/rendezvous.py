@@ -131,8 +131,9 @@ class Rendezvous:
         try:
             if host == "unix":
                 sock = socket.socket(socket.AF_UNIX)
+                if not os.path.lexists(port):
+                    self._socket_file = port  # noted first: a signal may come right after bind
                 sock.bind(port)
-                self._socket_file = port
                 sock.listen(self.place.ranks)
                 return sock
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
