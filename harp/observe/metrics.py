@@ -17,7 +17,7 @@ from harp.observe.prometheus import Family
 from harp.observe.statfile import Process
 
 FOREIGN_MOST = 64  # families of counters that this release does not know
-INSTANCES_MOST = 64
+INSTANCES_MOST = 8  # as many as an engine has (HARP_ENGINE_INSTANCES)
 
 # Each of flow_sums.SUMS: the family, its sentence, and what the value is divided by.
 _PEER_SUMS = (

@@ -305,11 +305,13 @@ def test_a_false_file_adds_few_families(folders: Path) -> None:
         process.instances[0][f"z_false_{i}"] = i
     process.kinds["process_info"] = process.kinds["peer_flows"] = "gauge"
     process.instances[0]["process_info"] = process.instances[0]["peer_flows"] = 7
+    process.instances.extend(process.instances[:1] * 100)
     found = metrics.families([process], flow_sums.Readings())
     names = [family.name for family in found]
     assert len(names) == len(set(names))
     assert len([name for name in names if "false" in name]) == metrics.FOREIGN_MOST
     assert all(value != 7 for family in found for _, _, value in family.samples)
+    assert {len(family.samples) for family in found if "false" in family.name} == {8}
     file.close()
 
 
