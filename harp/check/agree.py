@@ -236,6 +236,7 @@ def wire(hosts: Sequence[Host], versions: Sequence[Optional[Sequence[int]]]) -> 
 
 def declined(hosts: Sequence[Host], why: Sequence[Optional[str]]) -> Iterator[Finding]:
     """Names the ranks whose plugin has declined. why: its words; "": it has not declined."""
+    so = "so do all others, which leaves NCCL its sockets" if all(why) else _HALF
     for one in hosts:
         texts: dict[str, list[int]] = {}
         for rank in one.ranks:
@@ -243,4 +244,4 @@ def declined(hosts: Sequence[Host], why: Sequence[Optional[str]]) -> Iterator[Fi
                 texts.setdefault(str(why[rank]), []).append(rank)
         for text, ranks in texts.items():
             listed = ", ".join(map(str, ranks))
-            yield fault("HARP", f"{one.name}: declines on rank {listed}, and {_HALF}: {text}")
+            yield fault("HARP", f"{one.name}: declines on rank {listed}, and {so}: {text}")

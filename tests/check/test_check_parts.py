@@ -188,6 +188,15 @@ def test_report_says_that_a_single_pair_of_hosts_is_not_judged() -> None:
     assert len(expect.sentences(hosts(3), rates, [0, 1, 2])) == 2
 
 
+def test_ranks_that_decline_say_what_becomes_of_the_job() -> None:
+    (half,) = agree.declined(hosts(2), ["no NIC", ""])
+    assert half.text == (
+        "gpu0: declines on rank 0, and NCCL ends a job with HARP on some of its hosts only: no NIC"
+    )
+    texts = [one.text for one in agree.declined(hosts(2), ["no NIC", "off"])]
+    assert len(texts) == 2 and all("which leaves NCCL its sockets: " in text for text in texts)
+
+
 # -- ranks
 
 
