@@ -44,14 +44,23 @@ static int open_engine(struct harp_engine **engine, const struct harp_claim *cla
   return result;
 }
 
+/* The number of instances of a claimed NIC. If the home NIC could not have several, no other NIC
+ * gets several by default: most of them start when it is too late for another number. */
+static unsigned choose_instances(const struct harp_nics *nics, const struct harp_claim *claim)
+{
+  if (nics->one_instance && !claim->config.instances) {
+    return 1;
+  }
+  return harp_instances_choose(&claim->config, nics->claims.count, harp_usable_cpus(""), "");
+}
+
 /* Opens a claimed NIC, and starts it if start is set. A limit on memory, open files, threads or
  * local ports may allow one instance alone, so several that nobody has asked for become one. */
 static int open_nic(struct harp_nics *nics, const struct harp_claim *claim, bool start, char *error)
 {
   struct harp_config config = claim->config;
   struct harp_engine *engine;
-  config.instances = harp_instances_choose(&claim->config, nics->claims.count, harp_usable_cpus(""),
-                                           "");
+  config.instances = choose_instances(nics, claim);
   int result = open_engine(&engine, claim, &config, start, error);
   if (result != 0 && !claim->config.instances && config.instances > 1) {
     char why[HARP_ENGINE_ERROR_SIZE];
@@ -60,6 +69,7 @@ static int open_nic(struct harp_nics *nics, const struct harp_claim *claim, bool
     config.instances = 1;
     result = open_engine(&engine, claim, &config, start, error);
     if (result == 0) {
+      nics->one_instance = true;
       harp_log_post(HARP_LOG_WARN, "HARP: %.100s has one instance instead of %u: %s", config.device,
                     wanted, why);
     }

@@ -17,7 +17,8 @@
 
 struct harp_nics {
   struct harp_claims claims;
-  unsigned home;                                 /* a device's index */
+  unsigned home;     /* a device's index */
+  bool one_instance; /* of a NIC by default, because several could not start on one of them */
   struct harp_engine *engines[HARP_DEVICES_MAX]; /* by device; NULL: not driven by this process */
 };
 

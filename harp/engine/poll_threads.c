@@ -196,11 +196,13 @@ unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, 
   struct harp_rank_topology topology;
   harp_rank_topology_find(&topology, root);
   unsigned ranks = local_ranks(&topology);
-  if (ranks * nics == 1 && cpus >= 2 * wanted_cpus(4, ranks) &&
+  /* Flow i of each link is on instance i, so instances beyond the flows would be idle. */
+  unsigned flows = config->flows ? config->flows : UINT_MAX;
+  if (flows >= 4 && ranks * nics == 1 && cpus >= 2 * wanted_cpus(4, ranks) &&
       ports_suffice(config, 4, &topology, root)) {
     return 4;
   }
-  if (ranks * nics <= 2 && cpus >= wanted_cpus(2, ranks) &&
+  if (flows >= 2 && ranks * nics <= 2 && cpus >= wanted_cpus(2, ranks) &&
       ports_suffice(config, 2, &topology, root)) {
     return 2;
   }

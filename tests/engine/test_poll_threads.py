@@ -166,6 +166,10 @@ def test_packet_device_has_several_instances_on_a_host_with_free_cpus(
         ("device = packet:eth0\ninstances = 1\n", 1),
         ("device = packet:eth0\ncores = 0-3\n", 4),
         ("device = packet:eth0\nthreads = caller\n", 1),
+        ("device = packet:eth0\nflows = 1\n", 1),  # flow i of a link is on instance i
+        ("device = packet:eth0\nflows = 3\n", 2),
+        ("device = packet:eth0\nflows = 4\n", 4),
+        ("device = packet:eth0\nflows = 1\ninstances = 2\n", 2),
         ("device = packet:eth0\nthreads = worker\n", 4),
         ("device = fault:drop=0.1|packet:eth0\n", 4),
         ("device = xdp:eth0\n", 1),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from ranks import Failed, Rank, Site, connect, packet_site
 
 from harp import paths
 from tools.hosts.lab import Lab
+from tools.hosts.rails import add_rails
 
 preloads = pytest.mark.skipif(
     "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
@@ -21,13 +23,17 @@ preloads = pytest.mark.skipif(
 FANOUT = "cannot steer frames to 4 instances: Protocol not available; set instances = 1"
 
 
+def without_fanout(site: Site) -> Site:
+    library = paths.build_dir() / "tests/hosts/libno_fanout.so"
+    site.environment.update({"LD_PRELOAD": str(library), "HARP_AGENT": ""})
+    return site
+
+
 def site_without_fanout(folder: Path, lab: Lab, keys: str) -> Site:
     site = packet_site(folder, lab.hosts[0]).configure(
         f"device = packet:{lab.hosts[0].interface}\naddress = kernel\n{keys}"
     )
-    library = paths.build_dir() / "tests/hosts/libno_fanout.so"
-    site.environment.update({"LD_PRELOAD": str(library), "HARP_AGENT": ""})
-    return site
+    return without_fanout(site)
 
 
 @preloads
@@ -45,6 +51,24 @@ def test_several_instances_by_default_become_one(lab: Lab, tmp_path: Path) -> No
         assert len(process.instances) == 1
         for ends in ((one, other), (other, one)):
             connect(*ends).move()
+
+
+@preloads
+def test_other_nics_have_one_instance_then(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    """They start at their first use, when it is too late for another number."""
+    rails = add_rails(make_lab(), 2)
+    sites = [rails.site(tmp_path / str(host.index), host) for host in rails.lab.hosts]
+    for nic in range(2):
+        sites[0].configure(f"device = packet:nic{nic}\n", f"ztcp{nic}.conf")
+    without_fanout(sites[0])
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        one.init(2)
+        other.init(2)
+        connect(one, other, devices=(1, 1)).move()
+        (warning,) = one.warnings
+        assert "packet:nic0 has one instance instead of 2: " in warning
+        used = {process.device: len(process.instances) for process in sites[0].published()}
+        assert used == {"packet:nic0": 1, "packet:nic1": 1}
 
 
 @preloads
