@@ -254,6 +254,7 @@ for port in map(int, sys.argv[2:]):
 """
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "words, ports, sources",
     [
@@ -495,6 +496,7 @@ def test_full_ring_truncates_frames_to_headers(tmp_path: Path) -> None:
     assert (one.taken, kept.count(256), one.cut) == (8, 2, 2)
 
 
+@pytest.mark.slow
 def test_most_frames_are_captured_at_full_rate(lab: Lab, folders: Path) -> None:
     server, client = lab.hosts
     sink = server.popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE)

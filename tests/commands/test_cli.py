@@ -56,12 +56,14 @@ def test_commit_is_one_of_the_clone() -> None:
     subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], check=True)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, harp: Any) -> None:
     assert harp(command, "--help").stdout.startswith(f"Usage: harp {command} ")
     assert harp(command, "-h").stdout == harp(command, "--help").stdout
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("command", [*COMMANDS, "--colour"])
 def test_wrong_usage_exits_2(command: str, harp: Any) -> None:
     assert "Usage: harp" in harp(command, "--no-such-option", code=2).stderr

@@ -67,6 +67,7 @@ def test_correct_host_has_no_fault(findings: Findings) -> None:
     assert has(found["ok"], "processes that use HARP now: 0")
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "text, said",
     [
@@ -115,6 +116,7 @@ def test_ip_forwarding_with_own_address_is_a_fault(
     host.write("/proc/sys/net/ipv4/ip_forward", "0")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("mac", ["", "mac = 02:77:00:00:01:01\n"], ids=["interface's", "own"])
 def test_address_of_other_host_is_a_fault(
     mac: str, lab: Lab, conf: Path, findings: Findings

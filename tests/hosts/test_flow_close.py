@@ -96,6 +96,7 @@ def test_last_message_before_fin_waits_for_receive(scene: Scene, payload: bytes)
         assert "the peer has closed it" in warning
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("size", [0, SIZE], ids=["empty", "whole"])
 @pytest.mark.parametrize(
     "leaves",

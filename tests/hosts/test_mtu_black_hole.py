@@ -13,6 +13,8 @@ from tools.hosts.lab import Lab
 TIMEOUT_MS = 3000
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_link_fails_and_names_the_direction(tmp_path: Path) -> None:
     """Small frames do not pass either, so the reason is not the MTU."""
     with Lab(hosts=2, wire="veth-1500-nooff-bridge") as lab:

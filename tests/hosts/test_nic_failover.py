@@ -120,6 +120,8 @@ def test_stopped_process_continues_on_another_nic(
         scene.no_warnings()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @ENDS
 def test_last_nic_carries_all_links(rails: Rails, tmp_path: Path, host: int) -> None:
     with made(rails, tmp_path) as scene:
@@ -134,6 +136,8 @@ def test_last_nic_carries_all_links(rails: Rails, tmp_path: Path, host: int) -> 
         scene.no_warnings()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @ENDS
 def test_links_wait_while_all_nics_are_down(rails: Rails, tmp_path: Path, host: int) -> None:
     with made(rails, tmp_path) as scene, Traffic(scene.both_ways(1)) as traffic:
@@ -144,6 +148,8 @@ def test_links_wait_while_all_nics_are_down(rails: Rails, tmp_path: Path, host: 
         scene.no_warnings()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @ENDS
 def test_links_fail_if_all_nics_stay_down(rails: Rails, tmp_path: Path, host: int) -> None:
     with made(rails, tmp_path, timeout_ms=3000) as scene:

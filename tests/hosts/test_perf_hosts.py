@@ -82,6 +82,8 @@ def test_hosts_measure_together(starter: Starter, tmp_path: Path) -> None:
     assert not starter.ranks()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_page_shows_harp_beside_kernel(starter: Starter, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     words = ["sendrecv", "-b", "4K", "-e", "64K", "-f", "16", "-n", "5", "--html", page]

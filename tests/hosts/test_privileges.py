@@ -67,6 +67,7 @@ def drop(rank: Rank) -> None:
             assert int(status[name], 16) == 0, (thread.name, name)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("joint", ["kernel address", "own address", "ethdev"])
 def test_no_capability_is_needed_after_init(
     joint: str, lab: Lab, folder: Path, start: Start

@@ -90,6 +90,8 @@ def test_peer_numbers_its_nics_otherwise(rails: Rails, tmp_path: Path) -> None:
         scene.no_warnings()
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @ENDS
 def test_flows_leave_nic_that_is_down_and_return(rails: Rails, tmp_path: Path, host: int) -> None:
     with spread(rails, tmp_path, flows=4) as scene, Traffic(scene.both_ways(0)) as traffic:

@@ -47,6 +47,8 @@ def fresh_lab() -> Iterator[Lab]:
         yield made
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.parametrize(
     "own_address",
     [

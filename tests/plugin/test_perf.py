@@ -219,6 +219,7 @@ def test_rate_option_limits_throughput(tmp_path: Path) -> None:
     assert 0.02 < found["algbw_gbs"] < 0.105  # a busy machine is slower; bits would be 0.0125
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("op", ["sendrecv", "sendrecv_bidir"])
 def test_resting_ranks_sleep_between_messages(tmp_path: Path, op: str) -> None:
     words = [op, "-b", "64K", "-e", "64K", "-n", "100", "-w", "0", "--rate", "0.05", "--rest"]
@@ -326,6 +327,7 @@ def test_rank_that_waits_too_long_for_the_other_reports_it() -> None:
     assert "is not complete after" in said and "no progress within --timeout" in said
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "op,channels", [*((op, 1) for op in perf_module.OPERATIONS), ("all_reduce", 2), ("sendrecv", 2)]
 )
