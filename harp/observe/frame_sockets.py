@@ -122,8 +122,9 @@ class FrameSockets:
             if failed.errno == errno.EAGAIN:
                 raise self._no_place() from None
             raise CaptureRefused(
-                f"{path}: {failed.strerror}; pid {process.pid} has just ended, or an older release "
-                "of HARP runs in it: start it again with this one"
+                f"{path}: {failed.strerror}; pid {process.pid} has just ended, runs an older "
+                "release of HARP, or has a run folder that takes no sockets: start it again with "
+                "this release, and with a local folder in HARP_RUN_DIR"
             ) from None
         if _CREDENTIALS.unpack(told)[1] != process.uid:
             one.close()

@@ -243,7 +243,7 @@ def test_other_users_cannot_connect(users_rank: Process) -> None:
 
 
 def test_process_without_a_socket_is_named(process: Process) -> None:
-    with pytest.raises(CaptureRefused, match=f"pid {process.pid} has just ended, or an older"):
+    with pytest.raises(CaptureRefused, match=f"pid {process.pid} has just ended, runs an older"):
         sockets(replace(process, id="0123456789abcdef"))
 
 
