@@ -26,15 +26,19 @@ START_S, LONGEST_S = 60.0, 240.0
 # Number 1 of a host's processes. It ends none, and leaves no zombies.
 FIRST = ("sh", "-c", "trap '' CHLD; exec sleep infinity")
 
-# Each worker finds the plugin, then does the page's training on CPUs.
+# Each worker finds the plugin, does the page's training on CPUs, and says whether HARP carried it.
 JOB_TEXT = """
 {loop}
 of_page = train_loop
 
 def train_loop():
-    import runpy
+    import os, runpy
+    from harp.observe import statfile
     runpy.run_path({train!r})
     of_page()
+    mine = [one for one in statfile.scan() if one.pid == os.getpid()]
+    messages = sum(one.totals["messages_out"] for one in mine)
+    print("rank", os.environ["RANK"], "sent", "messages" if messages else "nothing")
 
 {start}
 """
@@ -121,6 +125,8 @@ def train(
         # The mean of the ranks, from each of them.
         averaged = set(re.findall(r"rank (\d) averaged (\S+)", said))
         assert averaged == {(str(rank), "1.5") for rank in range(4)}, said
+        sent = set(re.findall(r"rank (\d) sent (\S+)", said))
+        assert sent == {(str(rank), "messages") for rank in range(4)}, said
         for node in of.values():
             node.run(STOP)
 
