@@ -177,7 +177,8 @@ const char *nic_port_remedy(int result)
 {
   return result == -EMFILE || result == -ENFILE
              ? "raise the limit of open files (ulimit -n), or lower `instances`"
-             : "free local ports or memory, widen `tcp_ports`, or lower `instances`";
+             : "free local ports or memory, widen `tcp_ports` or the agent's --block, or lower "
+               "`instances`";
 }
 
 bool nic_start(struct transport_nic *nic)
