@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from harp.agent import reply
 from harp.agent.request import VERSION
 
 SOCKET = Path("/run/harp/agent.sock")
-TIMEOUT_S = 5.0
+TIMEOUT_S = 5
 ROOM = 1 << 16
 
 
@@ -23,13 +24,18 @@ def socket_path() -> Path:
     return Path(os.environ.get("HARP_AGENT") or SOCKET)
 
 
-def ask(path: Path, what: str) -> Any:
-    """The agent's answer to "status" or "hello". Raises OSError. Waits TIMEOUT_S at most."""
+def ask(path: Path, what: str, timeout_s: int = TIMEOUT_S) -> Any:
+    """The agent's answer to "status" or "hello". Raises OSError. timeout_s: of each step."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(TIMEOUT_S)
-        connection.connect(str(path))
-        connection.send(json.dumps({"version": VERSION, "op": what}).encode())
-        answer = connection.recv(ROOM)
+        # Not by settimeout: connect would fail at once if the agent's queue is full.
+        for limit in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, limit, struct.pack("ll", timeout_s, 0))
+        try:
+            connection.connect(str(path))
+            connection.send(json.dumps({"version": VERSION, "op": what}).encode())
+            answer = connection.recv(ROOM)
+        except BlockingIOError:
+            raise TimeoutError(errno.ETIMEDOUT, "the agent does not answer") from None
     if not answer:
         raise ConnectionResetError(errno.ECONNRESET, "the agent closed the connection")
     refused = reply.read_error(answer)

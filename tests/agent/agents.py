@@ -4,11 +4,9 @@ their own that have only a loopback interface."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from typing import Any, Callable, Optional
 import pytest
 
 from harp import paths
+from harp.agent import query
 from tools.hosts.lab import Host, Lab
 from tools.hosts.ranks import Perf, Program, Site
 
@@ -56,11 +55,7 @@ class AgentProcess(Program):
 
     def ask(self, what: str = "status") -> Any:
         """The answer to a query."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(10)
-            connection.connect(str(self.socket))
-            connection.send(json.dumps({"version": 1, "op": what}).encode())
-            return json.loads(connection.recv(65536))
+        return query.ask(self.socket, what, timeout_s=20)
 
     def stop(self) -> None:
         self.signal(signal.SIGTERM)
