@@ -289,16 +289,6 @@ void harp_group_destroy(struct harp_group *group)
 
 /* --- Posting --- */
 
-typedef int (*planner)(struct plan *, char *);
-
-static const planner planners[HARP_KINDS] = {
-    [HARP_ALL_REDUCE] = plan_all_reduce, [HARP_REDUCE] = plan_reduce,
-    [HARP_BROADCAST] = plan_broadcast,   [HARP_ALL_GATHER] = plan_all_gather,
-    [HARP_GATHER] = plan_gather,         [HARP_REDUCE_SCATTER] = plan_reduce_scatter,
-    [HARP_SCATTER] = plan_scatter,       [HARP_ALL_TO_ALL] = plan_all_to_all,
-    [HARP_BARRIER] = plan_barrier,
-};
-
 /* The number of views on this rank. */
 static void count_views(const struct harp_group *group, const struct harp_call *call, int *in,
                         int *out)
@@ -402,7 +392,7 @@ static int fill_op(struct harp_group *group, struct harp_op *op, const struct ha
   if (!copy_views(group, op, call) || !schedule_init(&op->schedule, group->ranks)) {
     return say(error, "no memory for an operation");
   }
-  if (!planners[call->kind]) {
+  if (call->kind == HARP_SEND || call->kind == HARP_RECEIVE) {
     op->data = op->views[0].data;
     return 0;
   }
@@ -412,7 +402,7 @@ static int fill_op(struct harp_group *group, struct harp_op *op, const struct ha
                       .rank = group->rank,
                       .ranks = group->ranks,
                       .call = call};
-  if (planners[call->kind](&plan, error)) {
+  if (plan_operation(&plan, error)) {
     return -1;
   }
   return op->schedule.out_of_memory ? say(error, "no memory for an operation") : 0;

@@ -4,7 +4,7 @@
  * match if their calls do.
  *
  * Thread: any, one for a schedule. Errors: -1 with a sentence for the caller's mistakes, 0
- * otherwise; a lack of memory shows in schedule->out_of_memory.
+ * otherwise. A lack of memory shows in schedule->out_of_memory.
  */
 #ifndef HARP_COLLECTIVES_PLAN_H
 #define HARP_COLLECTIVES_PLAN_H
@@ -22,16 +22,19 @@ struct plan {
   const struct harp_call *call;
 };
 
-int plan_all_reduce(struct plan *plan, char *error);
-int plan_reduce(struct plan *plan, char *error);
-int plan_reduce_scatter(struct plan *plan, char *error);
+/* Plans the operation of plan->call, which is no send or receive. */
+int plan_operation(struct plan *plan, char *error);
 
-int plan_broadcast(struct plan *plan, char *error);
-int plan_all_gather(struct plan *plan, char *error);
-int plan_all_to_all(struct plan *plan, char *error);
-int plan_gather(struct plan *plan, char *error);
-int plan_scatter(struct plan *plan, char *error);
-int plan_barrier(struct plan *plan, char *error);
+/* One function for each kind of operation. Reductions need schedule->reduction. */
+void plan_all_reduce(struct plan *plan);
+void plan_reduce(struct plan *plan);
+void plan_reduce_scatter(struct plan *plan);
+void plan_broadcast(struct plan *plan);
+void plan_all_gather(struct plan *plan);
+void plan_all_to_all(struct plan *plan);
+void plan_gather(struct plan *plan);
+void plan_scatter(struct plan *plan);
+void plan_barrier(struct plan *plan);
 
 /* Parts of plan_all_reduce: for long tensors of many ranks, and for hosts with several ranks. */
 void plan_ring(struct plan *plan);

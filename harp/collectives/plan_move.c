@@ -47,14 +47,13 @@ static void broadcast_chain(struct plan *plan)
   }
 }
 
-int plan_broadcast(struct plan *plan, char *error)
+void plan_broadcast(struct plan *plan)
 {
   if (plan->call->out->bytes <= LINK_SHORT) {
     broadcast_tree(plan);
   } else {
     broadcast_chain(plan);
   }
-  return 0;
 }
 
 static void copy_own(struct plan *plan, const struct harp_view *to, const struct harp_view *from)
@@ -74,7 +73,7 @@ static void receive_view(struct plan *plan, int peer, const struct harp_view *vi
   add_receive(plan->schedule, peer, view->data, view->bytes, NO_STEP);
 }
 
-int plan_all_gather(struct plan *plan, char *error)
+void plan_all_gather(struct plan *plan)
 {
   const struct harp_call *call = plan->call;
   for (int distance = 1; distance < plan->ranks; distance++) {
@@ -83,10 +82,9 @@ int plan_all_gather(struct plan *plan, char *error)
     receive_view(plan, from, &call->out[from]);
   }
   copy_own(plan, &call->out[plan->rank], call->in);
-  return 0;
 }
 
-int plan_all_to_all(struct plan *plan, char *error)
+void plan_all_to_all(struct plan *plan)
 {
   const struct harp_call *call = plan->call;
   for (int distance = 1; distance < plan->ranks; distance++) {
@@ -95,15 +93,14 @@ int plan_all_to_all(struct plan *plan, char *error)
     receive_view(plan, from, &call->out[from]);
   }
   copy_own(plan, &call->out[plan->rank], &call->in[plan->rank]);
-  return 0;
 }
 
-int plan_gather(struct plan *plan, char *error)
+void plan_gather(struct plan *plan)
 {
   const struct harp_call *call = plan->call;
   if (plan->rank != call->peer) {
     send_view(plan, call->peer, call->in);
-    return 0;
+    return;
   }
   for (int rank = 0; rank < plan->ranks; rank++) {
     if (rank != plan->rank) {
@@ -111,15 +108,14 @@ int plan_gather(struct plan *plan, char *error)
     }
   }
   copy_own(plan, &call->out[plan->rank], call->in);
-  return 0;
 }
 
-int plan_scatter(struct plan *plan, char *error)
+void plan_scatter(struct plan *plan)
 {
   const struct harp_call *call = plan->call;
   if (plan->rank != call->peer) {
     receive_view(plan, call->peer, call->out);
-    return 0;
+    return;
   }
   for (int rank = 0; rank < plan->ranks; rank++) {
     if (rank != plan->rank) {
@@ -127,14 +123,13 @@ int plan_scatter(struct plan *plan, char *error)
     }
   }
   copy_own(plan, call->out, &call->in[plan->rank]);
-  return 0;
 }
 
-int plan_barrier(struct plan *plan, char *error)
+void plan_barrier(struct plan *plan)
 {
   int32_t heard = NO_STEP;
   if (!schedule_make_wide(plan->schedule, 1)) {
-    return 0;
+    return;
   }
   uint8_t *byte = plan->schedule->wide;
   *byte = 0;
@@ -142,5 +137,4 @@ int plan_barrier(struct plan *plan, char *error)
     add_send(plan->schedule, plan_rank(plan, distance), byte, 1, heard);
     heard = add_receive(plan->schedule, plan_rank(plan, -distance), byte, 1, heard);
   }
-  return 0;
 }

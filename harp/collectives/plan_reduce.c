@@ -15,7 +15,6 @@
 #include "harp/collectives/plan_double.h"
 #include "harp/collectives/plan_share.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 enum {
@@ -226,16 +225,6 @@ static void reduce_short(struct plan *plan, bool keeps)
 
 /* --- The operations --- */
 
-static int take_reduction(struct plan *plan, char *error)
-{
-  const struct harp_call *call = plan->call;
-  if (reduction_init(&plan->schedule->reduction, call->dtype, call->reduction, plan->ranks)) {
-    return 0;
-  }
-  snprintf(error, HARP_ERROR, "this reduction is not defined for elements of this type");
-  return -1;
-}
-
 /* Whether recursive doubling is best. Two ranks send no more bytes by it than by shares, in one
  * round instead of two: 128 KiB took half the time. */
 static bool is_short(const struct plan *plan)
@@ -245,11 +234,8 @@ static bool is_short(const struct plan *plan)
   return bytes <= (plan->ranks == 2 ? SHORT_FOR_TWO : LINK_SHORT);
 }
 
-int plan_all_reduce(struct plan *plan, char *error)
+void plan_all_reduce(struct plan *plan)
 {
-  if (take_reduction(plan, error)) {
-    return -1;
-  }
   if (plan->windows) {
     plan_windows(plan);
   } else if (is_short(plan)) {
@@ -260,29 +246,21 @@ int plan_all_reduce(struct plan *plan, char *error)
   } else {
     reduce_long(plan, TO_ALL);
   }
-  return 0;
 }
 
-int plan_reduce(struct plan *plan, char *error)
+void plan_reduce(struct plan *plan)
 {
-  if (take_reduction(plan, error)) {
-    return -1;
-  }
   if (is_short(plan)) {
     reduce_short(plan, plan->rank == plan->call->peer);
   } else {
     reduce_long(plan, TO_ROOT);
   }
-  return 0;
 }
 
-int plan_reduce_scatter(struct plan *plan, char *error)
+void plan_reduce_scatter(struct plan *plan)
 {
   struct reducing reducing;
   const struct harp_call *call = plan->call;
-  if (take_reduction(plan, error)) {
-    return -1;
-  }
   const struct reduction *reduction = &plan->schedule->reduction;
   if (begin(&reducing, plan)) {
     for (int rank = 0; rank < plan->ranks; rank++) {
@@ -295,5 +273,4 @@ int plan_reduce_scatter(struct plan *plan, char *error)
     plan->schedule->out_of_memory = true;
   }
   end(&reducing);
-  return 0;
 }

@@ -109,13 +109,6 @@ static int64_t expected(const struct scene *scene, int rank, int part, size_t i)
 
 static int plan_one(struct scene *scene, int rank)
 {
-  static int (*const planners[])(struct plan *, char *) = {
-      [HARP_ALL_REDUCE] = plan_all_reduce, [HARP_REDUCE] = plan_reduce,
-      [HARP_BROADCAST] = plan_broadcast,   [HARP_ALL_GATHER] = plan_all_gather,
-      [HARP_GATHER] = plan_gather,         [HARP_REDUCE_SCATTER] = plan_reduce_scatter,
-      [HARP_SCATTER] = plan_scatter,       [HARP_ALL_TO_ALL] = plan_all_to_all,
-      [HARP_BARRIER] = plan_barrier,
-  };
   struct harp_call call = {.kind = scene->kind,
                            .dtype = dtypes[scene->type],
                            .reduction = HARP_SUM,
@@ -128,7 +121,7 @@ static int plan_one(struct scene *scene, int rank)
                       .ranks = scene->world.ranks,
                       .call = &call};
   char error[HARP_ERROR];
-  return planners[scene->kind](&plan, error);
+  return plan_operation(&plan, error);
 }
 
 static const char *check_results(const struct scene *scene)

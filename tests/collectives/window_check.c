@@ -71,7 +71,7 @@ static void plan_one(struct scene *scene, int rank, int operation)
   if (operation > 0) {
     schedule_init(plan.schedule, world->ranks);
   }
-  plan_all_reduce(&plan, error);
+  plan_operation(&plan, error);
 }
 
 static bool is_sum(const struct scene *scene, int rank, int operation)
