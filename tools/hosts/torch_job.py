@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Optional
 
 from tools.hosts.lab import INTERFACE, Lab
 from tools.hosts.ports import random_port
@@ -36,11 +37,11 @@ class TorchRank(Program):
         return "\n".join([*self.printed, *self.lines()][-40:])
 
 
-def sites(folder: Path, lab: Lab, ranks: int) -> list[Site]:
-    """A site for each rank; the ranks take turns on the hosts."""
+def sites(folder: Path, lab: Lab, ranks: int, hosts: Optional[int] = None) -> list[Site]:
+    """A site for each rank; the ranks take turns on the first `hosts` hosts, or on all."""
     made = []
     for rank in range(ranks):
-        host = lab.hosts[rank % len(lab.hosts)]
+        host = lab.hosts[rank % (hosts or len(lab.hosts))]
         made.append(packet_site(folder / str(rank), host))
     return made
 

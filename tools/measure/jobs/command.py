@@ -12,11 +12,13 @@ from tools.measure.jobs.ddp import ddp
 from tools.measure.jobs.faults import faults
 from tools.measure.jobs.fsdp import fsdp
 from tools.measure.jobs.recommender import recommender
+from tools.measure.jobs.shared_memory import shared_memory
 from tools.measure.jobs.synthetic import synthetic
 from tools.measure.jobs.torch_tests import torch_tests
 
 JOBS = (
     all_reduce,
+    shared_memory,
     ddp,
     fsdp,
     synthetic,

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/jobs shared-memory: each collective of the ranks of one host, by windows and by links, in
+turns."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, Optional
+
+import click
+
+from tools.hosts.lab import Lab
+from tools.hosts.torch_job import end_well, sites, torch_job
+from tools.measure.jobs import hosts as lab_hosts
+from tools.measure.options import json_option
+from tools.measure.tables import markdown, size_text
+
+SIZES = (8, 65536, 1 << 20, 16 << 20)  # bytes
+
+
+def ratio_text(ours: list[float], theirs: list[float]) -> str:
+    """The median of the pairs' ratios, with their quartiles."""
+    low, middle, high = quantiles([a / b for a, b in zip(ours, theirs)], n=4, method="inclusive")
+    return f"{middle:.1f} ({low:.1f}–{high:.1f})"
+
+
+def report(records: list[dict[str, Any]]) -> str:
+    rows = []
+    for record in records:
+        size = size_text(record["size"]) if record["size"] else ""
+        cells = [
+            ratio_text(record[figure]["links"], record[figure]["windows"])
+            for figure in ("seconds", "cpu_seconds")
+        ]
+        rows.append([record["operation"], size, *cells])
+    header = ["operation", "bytes", "links' time / windows'", "links' CPU time / windows'"]
+    return markdown(header, rows, right=(1, 2, 3))
+
+
+@click.command("shared-memory")
+@lab_hosts.wire_option
+@click.option("--ranks", default=4, show_default=True, type=click.IntRange(2, 64),
+              help="Ranks, all on one host.")  # fmt: skip
+@click.option("--rounds", default=11, show_default=True, type=click.IntRange(2),
+              help="Times that each pair is measured.")  # fmt: skip
+@click.option("--size", "sizes", multiple=True, type=click.IntRange(4), default=SIZES,
+              help="Bytes of the largest tensor of a rank; repeatable.")  # fmt: skip
+@json_option("the records")
+def shared_memory(
+    wire: str, ranks: int, rounds: int, sizes: tuple[int, ...], json_path: Optional[Path]
+) -> None:
+    """Time each collective between ranks of one host, with shared memory and with links."""
+    lab_hosts.require("torch")
+    with lab_hosts.failures_told(), Lab(wire=wire) as lab:
+        with tempfile.TemporaryDirectory() as folder:
+            places = sites(Path(folder), lab, ranks, hosts=1)
+            program = lab_hosts.PROGRAMS / "shared_memory.py"
+            with torch_job(places, program, rounds, *sizes) as job:
+                end_well(job, lab_hosts.JOB_LIMIT_S)
+                records = lab_hosts.told(job[0])
+    print(f"collectives of {ranks} ranks on one host, {lab.wire.name}, {rounds} rounds: median of "
+          "the ratios (quartiles)\n")  # fmt: skip
+    print(report(records))
+    lab_hosts.save(json_path, records, wire=lab.wire.name, ranks=ranks)
