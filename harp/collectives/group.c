@@ -134,6 +134,7 @@ static bool init_threads(struct harp_group *group)
   pthread_condattr_t monotonic;
   op_list_init(&group->collectives);
   op_list_init(&group->posted);
+  pthread_mutex_init(&group->posting, NULL);
   pthread_mutex_init(&group->lock, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -253,6 +254,7 @@ static void put_group(struct harp_group *group)
   pthread_cond_destroy(&group->changed);
   pthread_cond_destroy(&group->wake);
   pthread_mutex_destroy(&group->lock);
+  pthread_mutex_destroy(&group->posting);
   free_group(group);
 }
 
@@ -438,15 +440,9 @@ static struct harp_op *make_op(struct harp_group *group, const struct harp_call 
   return op;
 }
 
-struct harp_op *harp_post(struct harp_group *group, const struct harp_call *call, char *error)
+/* Gives a planned operation to the driver. NULL: the group has failed, and error says why. */
+static struct harp_op *post(struct harp_group *group, struct harp_op *op, bool waits, char *error)
 {
-  if (net_refuse_fork(error) || check_call(group, call, error)) {
-    return NULL;
-  }
-  struct harp_op *op = make_op(group, call, error);
-  if (!op) {
-    return NULL;
-  }
   pthread_mutex_lock(&group->lock);
   bool failed = group->failed;
   if (failed) {
@@ -456,7 +452,7 @@ struct harp_op *harp_post(struct harp_group *group, const struct harp_call *call
     atomic_fetch_add(&group->unfinished, 1);
     op_list_add(&group->posted, op);
     atomic_store(&group->has_posted, true);
-    if (!call->waits) {
+    if (!waits) {
       pthread_cond_signal(&group->wake);
     }
   }
@@ -465,6 +461,20 @@ struct harp_op *harp_post(struct harp_group *group, const struct harp_call *call
     op_put(op);
   }
   return failed ? NULL : op;
+}
+
+struct harp_op *harp_post(struct harp_group *group, const struct harp_call *call, char *error)
+{
+  if (net_refuse_fork(error) || check_call(group, call, error)) {
+    return NULL;
+  }
+  pthread_mutex_lock(&group->posting);
+  struct harp_op *op = make_op(group, call, error);
+  if (op) {
+    op = post(group, op, call->waits, error);
+  }
+  pthread_mutex_unlock(&group->posting);
+  return op;
 }
 
 /* --- Waiting --- */

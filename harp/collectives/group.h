@@ -3,7 +3,7 @@
  * A process group of one rank: its operations, its links, and the threads that drive it.
  *
  * One thread at a time drives the group: its own, or one that waits for an operation. `lock`
- * protects what other threads touch.
+ * protects what other threads touch, and `posting` what planners keep for the next operation.
  */
 #ifndef HARP_COLLECTIVES_GROUP_H
 #define HARP_COLLECTIVES_GROUP_H
@@ -29,6 +29,7 @@ struct harp_group {
   struct p2p p2p;
   uint64_t deadlines_ns; /* when deadlines were last looked at */
 
+  pthread_mutex_t posting; /* the order of plans is that of posting; precedes `lock` */
   pthread_mutex_t lock;
   pthread_cond_t wake;    /* the group's thread has work, or should end */
   pthread_cond_t changed; /* an operation is done, or nobody drives */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harp/collectives/op.h"
 
-const char *op_name(const struct harp_op *op)
+const char *kind_name(int kind)
 {
   static const char *const names[HARP_KINDS] = {
       [HARP_ALL_REDUCE] = "all_reduce",
@@ -16,5 +16,5 @@ const char *op_name(const struct harp_op *op)
       [HARP_SEND] = "send",
       [HARP_RECEIVE] = "recv",
   };
-  return names[op->kind];
+  return kind >= 0 && kind < HARP_KINDS ? names[kind] : "an unknown operation";
 }

@@ -65,7 +65,9 @@ static inline struct harp_op *op_list_remove(struct op_list *list, struct harp_o
 }
 
 /* For messages: "all_reduce". */
-const char *op_name(const struct harp_op *op);
+const char *kind_name(int kind);
+
+static inline const char *op_name(const struct harp_op *op) { return kind_name(op->kind); }
 
 /* Drops a reference. */
 void op_put(struct harp_op *op);

@@ -3,8 +3,8 @@
  * Planners: each writes the schedule of one rank for one operation. The schedules of all ranks
  * match if their calls do.
  *
- * Thread: any, one for a schedule. Errors: -1 with a sentence for the caller's mistakes, 0
- * otherwise. A lack of memory shows in schedule->out_of_memory.
+ * Thread: any, one for a schedule, and one at a time for the windows. Errors: -1 with a sentence
+ * for the caller's mistakes, 0 otherwise. A lack of memory shows in schedule->out_of_memory.
  */
 #ifndef HARP_COLLECTIVES_PLAN_H
 #define HARP_COLLECTIVES_PLAN_H
@@ -20,6 +20,7 @@ struct plan {
   struct windows *windows; /* NULL: the ranks use links alone */
   int rank, ranks;
   const struct harp_call *call;
+  bool fills; /* the operation uses the buffers of the own window */
 };
 
 /* Plans the operation of plan->call, which is no send or receive. */
@@ -36,9 +37,21 @@ void plan_gather(struct plan *plan);
 void plan_scatter(struct plan *plan);
 void plan_barrier(struct plan *plan);
 
-/* Parts of plan_all_reduce: for long tensors of many ranks, and for hosts with several ranks. */
+/* All_reduce of long tensors on many ranks. */
 void plan_ring(struct plan *plan);
+
+/* Operations by windows: all_reduce and reduce on one host or several, and all kinds on one host.
+ */
 void plan_windows(struct plan *plan);
+void plan_exchange(struct plan *plan);
+
+/* Begins an operation by windows: waits until its memory for short tensors is free, and tells the
+ * other ranks of the host the call. bytes: that this rank gives to each of them; the caller may
+ * still change call->gives. NULL: no memory. */
+struct window_call *plan_call(struct plan *plan, size_t bytes);
+
+/* Precedes the first chunk in the buffers of the own window: waits until they are free. */
+void plan_fill(struct plan *plan);
 
 /* The rank `distance` places after (or, negative, before) this one. */
 static inline int plan_rank(const struct plan *plan, int distance)

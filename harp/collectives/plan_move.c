@@ -59,7 +59,7 @@ void plan_broadcast(struct plan *plan)
 static void copy_own(struct plan *plan, const struct harp_view *to, const struct harp_view *from)
 {
   if (from->bytes) {
-    add_compute(plan->schedule, STEP_COPY, to->data, from->data, from->bytes, NO_STEP, NO_STEP);
+    add_copy(plan->schedule, to->data, from->data, from->bytes);
   }
 }
 

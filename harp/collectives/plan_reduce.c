@@ -2,7 +2,7 @@
 /*
  * Operations that reduce.
  *
- * All_reduce of ranks that share memory is in plan_windows.c. The rest is here.
+ * All_reduce and reduce of ranks that share memory are in plan_windows.c. The rest is here.
  *
  * Short all_reduce and reduce: recursive doubling (plan_double.c). Long ones: each rank folds its
  * share of the elements from all ranks (reduce-scatter by pairwise exchange), and sends the result
@@ -250,7 +250,9 @@ void plan_all_reduce(struct plan *plan)
 
 void plan_reduce(struct plan *plan)
 {
-  if (is_short(plan)) {
+  if (plan->windows) {
+    plan_windows(plan);
+  } else if (is_short(plan)) {
     reduce_short(plan, plan->rank == plan->call->peer);
   } else {
     reduce_long(plan, TO_ROOT);

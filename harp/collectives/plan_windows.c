@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All_reduce for hosts with several ranks. The ranks of a host exchange data by their windows
- * (windows.h). Each of them reduces a share of each chunk: it folds the operands of its host,
- * exchanges the partial result with the ranks that have its local rank on the other hosts, and puts
- * the result into its window. The others take it there. Each byte crosses the network once for each
- * host and round. No link leads to the same host. Thakur, Rabenseifner and Gropp (2005) call
- * the parts reduce-scatter and all-gather.
+ * All_reduce and reduce for hosts with several ranks. The ranks of a host exchange data by their
+ * windows (windows.h). Each of them reduces a share of each chunk: it folds the operands of its
+ * host, exchanges the partial result with the ranks that have its number on the other hosts, and
+ * puts the result into its window, where the others take it. So each byte crosses the network once
+ * for each host and round, and no link leads to the same host. Thakur, Rabenseifner and Gropp
+ * (2005) call the parts reduce-scatter and all-gather.
  *
  * A chunk's operands and results may be replaced once all have read them. Two rules say so:
  * - Operands: all have folded the chunk when all have signaled its results.
  * - Results: all have taken them when all have signaled the operands of the chunk that follows in
- *   the same buffer, because each rank takes results before it gives those operands.
+ *   the same buffer, because each rank takes results before it gives those operands. In reduce, the
+ *   root alone takes them.
  *
- * A tensor of up to LINK_SHORT bytes on one host is folded by each rank as a whole: it saves a
- * signal. The order of additions is the same on all ranks, so the bits are, too.
+ * A tensor of up to LINK_SHORT bytes on one host is folded as a whole by each rank that takes the
+ * result: it saves a signal. The order of additions is the same on all ranks, so the bits are, too.
  */
 #include <stdlib.h>
 
@@ -23,6 +24,7 @@
 struct sharing {
   struct plan *plan;
   struct windows *windows;
+  bool takes;                                             /* this rank gets the results */
   struct harp_view chunk;                                 /* the one of take_chunk */
   size_t buffer;                                          /* its buffer */
   struct share *shares;                                   /* its shares, of each rank of the host */
@@ -45,11 +47,6 @@ static void take_chunk(struct sharing *sharing, size_t number)
                 &sharing->chunk);
 }
 
-static void copy(struct schedule *schedule, void *to, const void *from, size_t bytes)
-{
-  add_compute(schedule, STEP_COPY, to, from, bytes, NO_STEP, NO_STEP);
-}
-
 static size_t share_bytes(const struct share *share) { return share->count * share->size; }
 
 /* Where a share's operands lie in each window. */
@@ -64,21 +61,24 @@ static void give_operands(struct sharing *sharing, size_t number)
   struct schedule *schedule = sharing->plan->schedule;
   const struct windows *windows = sharing->windows;
   take_chunk(sharing, number);
+  plan_fill(sharing->plan);
   for (int local_rank = 0; local_rank < windows->count; local_rank++) {
     const struct share *share = &sharing->shares[local_rank];
     if (local_rank != windows->local_rank) {
-      copy(schedule, windows->own->operands[sharing->buffer] + share_offset(sharing, local_rank),
-           share->data, share_bytes(share));
+      add_copy(schedule,
+               windows->own->operands[sharing->buffer] + share_offset(sharing, local_rank),
+               share->data, share_bytes(share));
     }
   }
   sharing->given[sharing->buffer] = add_signal(schedule);
 }
 
-static void await_others(const struct sharing *sharing, uint32_t signal)
+/* The calls of all ranks on this host must match ours. They have given a signal. */
+static void match_others(const struct sharing *sharing)
 {
   for (int local_rank = 0; local_rank < sharing->windows->count; local_rank++) {
     if (local_rank != sharing->windows->local_rank) {
-      add_await(sharing->plan->schedule, local_rank, signal);
+      add_match(sharing->plan->schedule, local_rank, sharing->plan->call->out->bytes);
     }
   }
 }
@@ -90,7 +90,10 @@ static void fold_host(struct sharing *sharing, uint8_t *wide, int32_t after)
   struct schedule *schedule = sharing->plan->schedule;
   const struct windows *windows = sharing->windows;
   const struct share *own = &sharing->shares[windows->local_rank];
-  await_others(sharing, sharing->given[sharing->buffer]);
+  add_await_others(schedule, sharing->given[sharing->buffer]);
+  if (sharing->given[sharing->buffer] == 1) {
+    match_others(sharing);
+  }
   add_compute(schedule, STEP_LOAD, wide, own->data, own->count, after, NO_STEP);
   for (int i = 1; i < windows->count; i++) {
     int local_rank = (windows->local_rank + i) % windows->count;
@@ -159,6 +162,7 @@ static void finish_chunk(struct sharing *sharing, size_t number)
   }
 }
 
+/* A rank that takes none still waits for the signals, because of the operands. */
 static void take_results(struct sharing *sharing, size_t number)
 {
   struct schedule *schedule = sharing->plan->schedule;
@@ -170,8 +174,10 @@ static void take_results(struct sharing *sharing, size_t number)
     if (i > 0) {
       add_await(schedule, local_rank, sharing->folded[sharing->buffer]);
     }
-    copy(schedule, share->data, windows->peers[local_rank].window->results[sharing->buffer],
-         share_bytes(share));
+    if (sharing->takes) {
+      add_copy(schedule, share->data, windows->peers[local_rank].window->results[sharing->buffer],
+               share_bytes(share));
+    }
   }
 }
 
@@ -233,7 +239,7 @@ static void reduce_long(struct sharing *sharing)
   free(sharing->shares);
 }
 
-/* All ranks fold all operands. */
+/* All ranks that take the result fold all operands. */
 static void reduce_short(struct sharing *sharing)
 {
   struct schedule *schedule = sharing->plan->schedule;
@@ -246,25 +252,30 @@ static void reduce_short(struct sharing *sharing)
     return;
   }
   void *wide = plain ? view->data : schedule->wide;
-  copy(schedule, windows->own->operands[0], view->data, view->bytes);
-  await_others(sharing, add_signal(schedule));
-  for (int local_rank = 0; local_rank < windows->count; local_rank++) {
+  add_copy(schedule, windows->own->shorts[schedule->number], view->data, view->bytes);
+  add_await_others(schedule, add_signal(schedule));
+  match_others(sharing);
+  for (int local_rank = 0; sharing->takes && local_rank < windows->count; local_rank++) {
     add_compute(schedule, local_rank == 0 ? STEP_LOAD : STEP_FOLD, wide,
-                windows->peers[local_rank].window->operands[0], count, NO_STEP, NO_STEP);
+                windows->peers[local_rank].window->shorts[schedule->number], count, NO_STEP,
+                NO_STEP);
   }
-  add_compute(schedule, STEP_STORE, view->data, wide, count, NO_STEP, NO_STEP);
+  if (sharing->takes) {
+    add_compute(schedule, STEP_STORE, view->data, wide, count, NO_STEP, NO_STEP);
+  }
   add_signal(schedule); /* the operands may be replaced */
 }
 
 void plan_windows(struct plan *plan)
 {
-  struct sharing sharing = {.plan = plan, .windows = plan->windows};
-  plan->schedule->windows = plan->windows;
-  if (plan->call->out->bytes == 0) {
+  const struct harp_call *call = plan->call;
+  struct sharing sharing = {.plan = plan,
+                            .windows = plan->windows,
+                            .takes = call->kind == HARP_ALL_REDUCE || call->peer == plan->rank};
+  if (call->out->bytes == 0 || !plan_call(plan, call->out->bytes)) {
     return;
   }
-  await_others(&sharing, 0); /* of the operation before: they have read our operands */
-  if (plan->windows->hosts == 1 && plan->call->out->bytes <= LINK_SHORT) {
+  if (plan->windows->hosts == 1 && call->out->bytes <= LINK_SHORT) {
     reduce_short(&sharing);
   } else {
     reduce_long(&sharing);

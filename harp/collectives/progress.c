@@ -131,17 +131,22 @@ static int post_step(struct harp_group *group, const struct harp_op *op, struct 
   return link_post(link, step->data, step->bytes, step->staged, NULL, number, result);
 }
 
+static void fail_sizes(struct harp_group *group, const struct harp_op *op, int peer,
+                       size_t expected, size_t got)
+{
+  group_fail(group,
+             "%s of rank %d expects %zu bytes of rank %d on %s and got %zu: the ranks call "
+             "different operations, or with tensors of different sizes",
+             op_name(op), group->rank, expected, peer, group_name(group, peer), got);
+}
+
 static bool sizes_agree(struct harp_group *group, const struct harp_op *op, const struct link *link,
                         const struct step *step, size_t size)
 {
   if (link->sends || size == step->bytes) {
     return true;
   }
-  group_fail(group,
-             "%s of rank %d expects %zu bytes of rank %d on %s and got %zu: the ranks call "
-             "different operations, or with tensors of different sizes",
-             op_name(op), group->rank, step->bytes, link->peer, group_name(group, link->peer),
-             size);
+  fail_sizes(group, op, link->peer, step->bytes, size);
   return false;
 }
 
@@ -180,6 +185,37 @@ static unsigned queue_round(struct harp_group *group, struct harp_op *op, struct
   return events;
 }
 
+/* The rank of this host that owns a window. */
+static int owner_of(const struct harp_group *group, const struct window *window)
+{
+  int local_rank = 0;
+  while (group->windows.peers[local_rank].window != window) {
+    local_rank++;
+  }
+  return group->windows.peers[local_rank].rank;
+}
+
+/* Whether a rank of this host calls what this rank calls. */
+static bool calls_match(struct harp_group *group, const struct harp_op *op, const struct step *step)
+{
+  const struct window *window = step->from;
+  int peer = owner_of(group, window);
+  size_t call = op->schedule.number;
+  switch (windows_match(&group->windows, window, call, step->bytes)) {
+  case WINDOW_MATCHES: return true;
+  case WINDOW_OTHER_SIZE:
+    fail_sizes(group, op, peer, step->bytes, window->calls[call].gives[group->windows.local_rank]);
+    return false;
+  case WINDOW_OTHER_CALL: break;
+  }
+  group_fail(
+      group,
+      "%s of rank %d meets %s of rank %d on %s: the ranks call different operations, or with "
+      "another root, reduction or type. Look at the program",
+      op_name(op), group->rank, kind_name(window->calls[call].kind), peer, group_name(group, peer));
+  return false;
+}
+
 /* The signal that computing waits for, or NULL. */
 static const struct step *awaited_signal(struct schedule *schedule)
 {
@@ -190,12 +226,16 @@ static const struct step *awaited_signal(struct schedule *schedule)
   return &schedule->steps[queue->head];
 }
 
-static unsigned compute_round(struct schedule *schedule)
+static unsigned compute_round(struct harp_group *group, struct harp_op *op)
 {
+  struct schedule *schedule = &op->schedule;
   struct queue *queue = schedule_computing(schedule);
   unsigned events = 0;
   while (queue->head != NO_STEP && step_may_start(schedule, &schedule->steps[queue->head])) {
     struct step *step = &schedule->steps[queue->head];
+    if (step->kind == STEP_MATCH && !calls_match(group, op, step)) {
+      return events;
+    }
     step_compute(schedule, step);
     step_done(schedule, step);
     queue->head = step->next;
@@ -210,7 +250,7 @@ static void finish_collective(struct harp_group *group, struct harp_op *op)
     link_forget(links_get(&group->links, LINK_COLLECTIVE, true, peer));
     link_forget(links_get(&group->links, LINK_COLLECTIVE, false, peer));
   }
-  windows_finish(&group->windows);
+  group->windows.awaited = NULL;
   op_list_remove(&group->collectives, &group->collectives.first);
   group_op_done(group, op);
 }
@@ -222,8 +262,8 @@ static unsigned collective_round(struct harp_group *group)
     return 0;
   }
   struct schedule *schedule = &op->schedule;
-  unsigned events = compute_round(schedule);
-  for (int i = 0; i < 2 * group->ranks && schedule->left > 0; i++) {
+  unsigned events = compute_round(group, op);
+  for (int i = 0; !group->failed && i < 2 * group->ranks && schedule->left > 0; i++) {
     int peer = i / 2;
     bool sends = i % 2 == 0;
     struct queue *queue = sends ? schedule_sends(schedule, peer)
@@ -232,10 +272,12 @@ static unsigned collective_round(struct harp_group *group)
       continue;
     }
     events += queue_round(group, op, links_get(&group->links, LINK_COLLECTIVE, sends, peer), queue);
-    if (group->failed) {
-      return events;
+    if (!group->failed) {
+      events += compute_round(group, op);
     }
-    events += compute_round(schedule);
+  }
+  if (group->failed) {
+    return events;
   }
   if (schedule->left == 0) {
     finish_collective(group, op);
@@ -243,8 +285,8 @@ static unsigned collective_round(struct harp_group *group)
   }
   const struct step *signal = awaited_signal(schedule);
   group->windows.awaited = signal ? signal->from : NULL;
-  group->windows.awaited_signals = signal ? (uint32_t)signal->count : 0;
-  group->windows.all_signals = schedule->signals;
+  group->windows.awaited_signal = signal ? (uint32_t)signal->count : 0;
+  group->windows.last_signal = schedule->first + schedule->signals;
   return events;
 }
 
@@ -254,12 +296,7 @@ static unsigned collective_round(struct harp_group *group)
 static int signalling_peer(struct harp_group *group, struct harp_op *op)
 {
   const struct step *signal = awaited_signal(&op->schedule);
-  for (int i = 0; signal && i < group->windows.count; i++) {
-    if (group->windows.peers[i].window == signal->from) {
-      return group->windows.peers[i].rank;
-    }
-  }
-  return -1;
+  return signal ? owner_of(group, signal->from) : -1;
 }
 
 /* Whether the operation waits for a message of this direction. One that must follow another step is

@@ -23,6 +23,7 @@ void schedule_free(struct schedule *schedule)
   free(schedule->steps);
   free(schedule->queues);
   free(schedule->wide);
+  free(schedule->call);
 }
 
 bool schedule_make_wide(struct schedule *schedule, size_t bytes)
@@ -100,24 +101,48 @@ int32_t add_compute(struct schedule *schedule, enum step_kind kind, void *data, 
                            .after = {after, also},
                            .data = data,
                            .from = from,
-                           .bytes = kind == STEP_COPY ? count : 0,
+                           .bytes = kind == STEP_COPY || kind == STEP_MATCH ? count : 0,
                            .count = count});
+}
+
+void add_copy(struct schedule *schedule, void *to, const void *from, size_t bytes)
+{
+  add_compute(schedule, STEP_COPY, to, from, bytes, NO_STEP, NO_STEP);
+}
+
+static uint32_t signal_with(struct schedule *schedule, uint32_t number)
+{
+  add_compute(schedule, STEP_SIGNAL, NULL, NULL, (uint32_t)(schedule->first + number), NO_STEP,
+              NO_STEP);
+  return schedule->signals = number;
 }
 
 uint32_t add_signal(struct schedule *schedule)
 {
-  add(schedule, schedule_computing(schedule),
-      (struct step){.kind = STEP_SIGNAL, .after = {NO_STEP, NO_STEP}});
-  return ++schedule->signals;
+  return signal_with(schedule, schedule->signals + 1);
 }
+
+void add_last_signal(struct schedule *schedule) { signal_with(schedule, WINDOW_LAST_SIGNAL); }
 
 void add_await(struct schedule *schedule, int local_rank, uint32_t signal)
 {
-  add(schedule, schedule_computing(schedule),
-      (struct step){.kind = STEP_AWAIT,
-                    .after = {NO_STEP, NO_STEP},
-                    .from = schedule->windows->peers[local_rank].window,
-                    .count = signal});
+  add_compute(schedule, STEP_AWAIT, NULL, schedule->windows->peers[local_rank].window,
+              (uint32_t)(schedule->first + signal), NO_STEP, NO_STEP);
+}
+
+void add_await_others(struct schedule *schedule, uint32_t signal)
+{
+  for (int local_rank = 0; local_rank < schedule->windows->count; local_rank++) {
+    if (local_rank != schedule->windows->local_rank) {
+      add_await(schedule, local_rank, signal);
+    }
+  }
+}
+
+void add_match(struct schedule *schedule, int local_rank, size_t bytes)
+{
+  add_compute(schedule, STEP_MATCH, NULL, schedule->windows->peers[local_rank].window, bytes,
+              NO_STEP, NO_STEP);
 }
 
 void start_after(struct schedule *schedule, int32_t message, int32_t step)
@@ -141,8 +166,7 @@ bool step_may_start(const struct schedule *schedule, const struct step *step)
       return false;
     }
   }
-  return step->kind != STEP_AWAIT ||
-         windows_has_signaled(schedule->windows, step->from, (uint32_t)step->count);
+  return step->kind != STEP_AWAIT || window_has_signaled(step->from, (uint32_t)step->count);
 }
 
 void step_compute(const struct schedule *schedule, const struct step *step)
@@ -158,8 +182,9 @@ void step_compute(const struct schedule *schedule, const struct step *step)
   case STEP_FOLD: reduction_fold(reduction, step->data, step->from, step->count); break;
   case STEP_FOLD_WIDE: reduction->fold(step->data, step->from, step->count); break;
   case STEP_STORE: reduction_store(reduction, step->data, step->from, step->count); break;
-  case STEP_SIGNAL: windows_signal(schedule->windows); break;
+  case STEP_SIGNAL: windows_signal(schedule->windows, (uint32_t)step->count); break;
   case STEP_AWAIT: break; /* it has waited */
+  case STEP_MATCH: break; /* progress.c tells what does not match */
   case STEP_SEND:
   case STEP_RECEIVE: break; /* not in this queue */
   }

@@ -29,8 +29,9 @@ enum step_kind {
   STEP_FOLD,
   STEP_FOLD_WIDE,
   STEP_STORE,
-  STEP_SIGNAL, /* what was written to the own window can be read (windows.h) */
-  STEP_AWAIT,  /* `count` signals of the window `from` */
+  STEP_SIGNAL, /* gives signal `count` (windows.h) */
+  STEP_AWAIT,  /* waits for signal `count` of the window `from` */
+  STEP_MATCH,  /* that rank must call the same operation, and give `bytes` */
 };
 
 struct step {
@@ -41,7 +42,7 @@ struct step {
   bool staged; /* a message in the link's own memory */
   void *data;
   const void *from;
-  size_t bytes; /* of messages and copies */
+  size_t bytes; /* of messages, copies and matches */
   size_t count; /* elements of reductions */
 };
 
@@ -49,12 +50,16 @@ struct queue {
   int32_t head, tail;
 };
 
+struct window_call;
 struct windows;
 
 struct schedule {
   int ranks;
-  struct windows *windows; /* of operations that use them; signals are counted from their start */
-  uint32_t signals;        /* that the steps give */
+  struct windows *windows;  /* of operations that use them */
+  uint32_t first;           /* the last signal of the operations before */
+  uint32_t signals;         /* the last one that the steps give, counted from there */
+  struct window_call *call; /* that the others read; the schedule owns it */
+  size_t number;            /* of its memory in the windows */
   struct step *steps;
   int32_t count, capacity, left; /* left: steps that are not done */
   struct queue *queues;          /* sends by rank, receives by rank, computing */
@@ -93,11 +98,25 @@ int32_t add_receive(struct schedule *schedule, int peer, void *data, size_t byte
 int32_t add_compute(struct schedule *schedule, enum step_kind kind, void *data, const void *from,
                     size_t count, int32_t after, int32_t also);
 
-/* Adds a signal to the computing. Returns its number in the operation, from 1. */
+void add_copy(struct schedule *schedule, void *to, const void *from, size_t bytes);
+
+/* Adds a signal to the computing: what was written to the own window can be read. Returns its
+ * number, counted from the start of the operation, from 1. */
 uint32_t add_signal(struct schedule *schedule);
 
-/* Computing goes on when that rank of the host has given this signal. local_rank: see windows.h. */
+/* Adds the last signal of an operation whose ranks give different numbers of them. */
+void add_last_signal(struct schedule *schedule);
+
+/* Computing goes on when that rank of the host has given this signal, counted from the start of the
+ * operation; that of an operation before is negative, modulo 2^32. local_rank: see windows.h. */
 void add_await(struct schedule *schedule, int local_rank, uint32_t signal);
+
+/* The same for all other ranks of the host. */
+void add_await_others(struct schedule *schedule, uint32_t signal);
+
+/* The rank there, which has given a signal, must call the same operation and give `bytes` to this
+ * rank. Precedes the last signal, because the others then begin the next operation. */
+void add_match(struct schedule *schedule, int local_rank, size_t bytes);
 
 /* Lets a message also wait for this step, or for none. */
 void start_after(struct schedule *schedule, int32_t message, int32_t step);

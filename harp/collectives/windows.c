@@ -209,7 +209,7 @@ static bool open_windows(struct windows *windows, const struct offers *offers, i
       return false;
     }
   }
-  return windows->count > 1;
+  return windows->count > 1 && windows->count <= WINDOW_RANKS;
 }
 
 void windows_attach(struct windows *windows, int rank, int ranks, const void *offers, size_t stride)
@@ -270,11 +270,11 @@ static void wake_others(struct windows *windows)
   }
 }
 
-/* The addition and windows_sleep's look at the number are sequentially consistent, as are the two
+/* The store and windows_sleep's look at the number are sequentially consistent, as are the two
  * accesses to `sleeps`: either the sleeper sees the signal, or it is seen and woken. */
-void windows_signal(struct windows *windows)
+void windows_signal(struct windows *windows, uint32_t number)
 {
-  atomic_fetch_add(&windows->own->signals, 1);
+  atomic_store(&windows->own->signals, number);
   wake_others(windows);
 }
 
@@ -285,19 +285,21 @@ void windows_leave(struct windows *windows, int cause)
   }
 }
 
-bool windows_has_signaled(const struct windows *windows, const struct window *window,
-                          uint32_t number)
+bool window_has_signaled(const struct window *window, uint32_t number)
 {
   uint32_t signals = atomic_load_explicit(&window->signals, memory_order_acquire);
-  return (int32_t)(signals - (windows->base + number)) >= 0;
+  return (int32_t)(signals - number) >= 0;
 }
 
-void windows_finish(struct windows *windows)
+enum window_match windows_match(const struct windows *windows, const struct window *window,
+                                size_t call, uint64_t bytes)
 {
-  if (windows->own) {
-    windows->base = atomic_load(&windows->own->signals);
+  const struct window_call *own = &windows->own->calls[call], *other = &window->calls[call];
+  if (own->kind != other->kind || own->dtype != other->dtype ||
+      own->reduction != other->reduction || own->root != other->root) {
+    return WINDOW_OTHER_CALL;
   }
-  windows->awaited = NULL;
+  return other->gives[windows->local_rank] == bytes ? WINDOW_MATCHES : WINDOW_OTHER_SIZE;
 }
 
 bool windows_sleep(struct windows *windows, long ns)
@@ -308,7 +310,7 @@ bool windows_sleep(struct windows *windows, long ns)
   }
   atomic_store(&windows->own->sleeps, 1);
   uint32_t signals = atomic_load(&window->signals);
-  if ((int32_t)(signals - windows->base - windows->awaited_signals) < 0) {
+  if ((int32_t)(signals - windows->awaited_signal) < 0) {
     futex(&window->signals, FUTEX_WAIT, signals, &(struct timespec){.tv_nsec = ns});
   }
   atomic_store(&windows->own->sleeps, 0);
@@ -332,7 +334,7 @@ enum window_loss windows_lost(const struct windows *windows, int *rank)
       continue;
     }
     /* Looked at last: it may have given its signals and then ended. */
-    if (windows_has_signaled(windows, peer->window, windows->all_signals)) {
+    if (window_has_signaled(peer->window, windows->last_signal)) {
       continue;
     }
     loss = left ? WINDOW_LEFT : WINDOW_DIED;

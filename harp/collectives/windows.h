@@ -8,8 +8,9 @@
  * group use links. A random token proves that the right file is open. A seal keeps all others from
  * writing after the owner has mapped the file.
  *
- * Each window counts the signals that its owner has given. All ranks give the same signals in an
- * operation, so a number of signals names a moment in it.
+ * The owner of a window gives signals, whose numbers rise from operation to operation. The last
+ * signal of an operation has the same number on all ranks, so they begin the next one at the same
+ * number. A rank may run up to WINDOW_OPERATIONS operations ahead of another one.
  *
  * Thread: the one that drives the group, unless a comment says otherwise.
  */
@@ -22,18 +23,40 @@
 #include <stdint.h>
 
 enum {
-  WINDOW_CHUNK = 524288, /* bytes of a tensor that are reduced at once */
-  WINDOW_BUFFERS = 4,    /* chunks under way */
-  WINDOW_TOKEN = 16,     /* bytes */
+  WINDOW_CHUNK = 524288,  /* bytes of a tensor that are reduced at once */
+  WINDOW_BUFFERS = 4,     /* chunks under way */
+  WINDOW_OPERATIONS = 16, /* operations under way */
+  WINDOW_SHORT = 131072,  /* bytes of a short operation: it has memory of its own */
+  WINDOW_TOKEN = 16,      /* bytes */
+  WINDOW_RANKS = 512,     /* of a host at most */
+  /* The last signal of operations in which ranks do not know how many signals the others give,
+   * counted from their start. Numbers may wrap: all that are compared lie less than 2^31 apart. */
+  WINDOW_LAST_SIGNAL = 1 << 26,
+};
+
+/* What a rank calls in an operation. */
+struct window_call {
+  int32_t kind, dtype, reduction, root; /* of struct harp_call; 0 if the kind has none */
+  uint64_t gives[WINDOW_RANKS];         /* bytes for each local rank */
 };
 
 struct window {
   uint8_t token[WINDOW_TOKEN];
-  _Alignas(64) _Atomic uint32_t signals; /* a futex, too */
-  _Atomic uint32_t sleeps;               /* the owner waits for a futex */
-  _Atomic uint32_t left;                 /* 0; or 1 + cause, see windows_leave */
+  _Alignas(64) _Atomic uint32_t signals;       /* the number of the last one; a futex, too */
+  _Atomic uint32_t sleeps;                     /* the owner waits for a futex */
+  _Atomic uint32_t left;                       /* 0; or 1 + cause, see windows_leave */
+  struct window_call calls[WINDOW_OPERATIONS]; /* by the number of the operation */
   _Alignas(64) uint8_t operands[WINDOW_BUFFERS][WINDOW_CHUNK];
   uint8_t results[WINDOW_BUFFERS][WINDOW_CHUNK / 2]; /* a host has two ranks at least */
+  uint8_t shorts[WINDOW_OPERATIONS][WINDOW_SHORT];
+};
+
+/* Of the operations that were planned. Thread: the one that plans. */
+struct window_plans {
+  uint32_t operations;              /* their number */
+  uint32_t signals;                 /* the last signal of them */
+  uint32_t ends[WINDOW_OPERATIONS]; /* the last signal of each of the last ones */
+  uint32_t filled;                  /* of the last one in which this rank used the buffers */
 };
 
 /* What a rank tells the others. The ranks of a host have the same byte order. */
@@ -52,16 +75,16 @@ struct window_peer {
 struct windows {
   struct window_offer offer;
   struct window *own;
-  int count, local_rank;        /* ranks of this host, and our number among them */
-  struct window_peer *peers;    /* by local rank; the rank itself has an entry, too */
-  int hosts, host;              /* of the group, and the number of ours */
-  int *cross_ranks;             /* of each host: the rank with our local rank there */
-  bool attached;                /* this rank can read all windows of its host */
-  bool agreed;                  /* all ranks of the group can: operations may use windows */
-  uint32_t base;                /* signals of finished operations */
-  const struct window *awaited; /* the driver waits for its signals, or NULL */
-  uint32_t awaited_signals;
-  uint32_t all_signals; /* that each rank gives in the current operation */
+  int count, local_rank;     /* ranks of this host, and our number among them */
+  struct window_peer *peers; /* by local rank; the rank itself has an entry, too */
+  int hosts, host;           /* of the group, and the number of ours */
+  int *cross_ranks;          /* of each host: the rank with our local rank there */
+  bool attached;             /* this rank can read all windows of its host */
+  bool agreed;               /* all ranks of the group can: operations may use windows */
+  struct window_plans plans;
+  const struct window *awaited; /* the driver waits for its signal, or NULL */
+  uint32_t awaited_signal;
+  uint32_t last_signal; /* of each rank in the current operation */
 };
 
 /* Makes this rank's window. A host without what it needs makes an offer that nobody can take. */
@@ -81,14 +104,17 @@ void windows_leave(struct windows *windows, int cause);
 void windows_free(struct windows *windows);
 
 /* Gives a signal: what this rank has written to its window can be read. */
-void windows_signal(struct windows *windows);
+void windows_signal(struct windows *windows, uint32_t number);
 
-/* Whether the rank has given `number` signals in the current operation. */
-bool windows_has_signaled(const struct windows *windows, const struct window *window,
-                          uint32_t number);
+/* Whether the rank has given this signal, or a later one. Thread: any. */
+bool window_has_signaled(const struct window *window, uint32_t number);
 
-/* Ends an operation. */
-void windows_finish(struct windows *windows);
+enum window_match { WINDOW_MATCHES, WINDOW_OTHER_CALL, WINDOW_OTHER_SIZE };
+
+/* Whether a rank that has given a signal of an operation makes the same call as this rank, and
+ * gives it `bytes`. call: where both tell it. */
+enum window_match windows_match(const struct windows *windows, const struct window *window,
+                                size_t call, uint64_t bytes);
 
 /* Sleeps until the awaited signal comes, at most `ns`. false: no signal is awaited. */
 bool windows_sleep(struct windows *windows, long ns);

@@ -94,7 +94,9 @@ static size_t count_of(int operation)
   return operation % 3 == 0 ? 1 : operation % 3 == 1 ? COUNT / 10 : COUNT;
 }
 
-/* Sums of several sizes, and a message around the ring, all under way at once. */
+static bool is_broadcast(int operation) { return operation % 4 == 1; }
+
+/* Sums and broadcasts of several sizes, and a message around the ring, all under way at once. */
 static void reduce_at_once(struct rank *rank)
 {
   pthread_t threads[2];
@@ -109,6 +111,8 @@ static void reduce_at_once(struct rank *rank)
       rank->ops[i] = post(rank, HARP_SEND, (rank->number + 1) % RANKS, &view);
     } else if (i == OPERATIONS - 1) {
       rank->ops[i] = post(rank, HARP_RECEIVE, (rank->number + RANKS - 1) % RANKS, &view);
+    } else if (is_broadcast(i)) {
+      rank->ops[i] = post(rank, HARP_BROADCAST, i % RANKS, &view);
     } else {
       rank->ops[i] = post(rank, HARP_ALL_REDUCE, 0, &view);
     }
@@ -125,8 +129,11 @@ static void reduce_at_once(struct rank *rank)
   for (int i = 0; i < OPERATIONS; i++) {
     float sum = (float)(RANKS * i + RANKS * (RANKS - 1) / 2);
     float from = (float)((rank->number + RANKS - 1) % RANKS + OPERATIONS - 2);
-    float own = (float)(rank->number + i);
-    float right = i == OPERATIONS - 2 ? own : i == OPERATIONS - 1 ? from : sum;
+    float own = (float)(rank->number + i), root = (float)(i % RANKS + i);
+    float right = i == OPERATIONS - 2   ? own
+                  : i == OPERATIONS - 1 ? from
+                  : is_broadcast(i)     ? root
+                                        : sum;
     size_t count = i == OPERATIONS - 1 ? COUNT / 10 : count_of(i);
     expect(all_are(rank->tensors[i], count, right), "result", "another number");
     harp_op_free(rank->ops[i]);

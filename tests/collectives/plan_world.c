@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/collectives/plan_world.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ void *link_staging(struct link *link, int slot) { return link->memory + (size_t)
 
 void world_init(struct world *world, int ranks, unsigned seed)
 {
-  *world = (struct world){.ranks = ranks, .random = seed, .asleep = -1};
+  *world = (struct world){.ranks = ranks, .random = seed, .lazy = -1, .asleep = -1};
   world->slow = (int)world_draw(world, (unsigned)ranks);
   for (int rank = 0; rank < ranks; rank++) {
     schedule_init(&world->schedules[rank], ranks);
@@ -37,8 +38,9 @@ void world_free(struct world *world)
 {
   for (int rank = 0; rank < world->ranks; rank++) {
     schedule_free(&world->schedules[rank]);
-    schedule_free(&world->later[rank]);
-    free(world->windows[rank].own);
+    for (int i = 0; i < WORLD_LATER; i++) {
+      schedule_free(&world->later[rank][i]);
+    }
     free(world->windows[rank].peers);
     free(world->windows[rank].cross_ranks);
     for (int i = 0; i < 2 * world->ranks; i++) {
@@ -47,6 +49,9 @@ void world_free(struct world *world)
     free(world->links[rank].all);
   }
 }
+
+/* Only the heads are cleared: the rest is what the world before has left there. */
+static struct window memory[WORLD_MOST];
 
 static void make_windows(struct world *world, int rank, int local)
 {
@@ -58,8 +63,8 @@ static void make_windows(struct world *world, int rank, int local)
                               .host = rank % hosts,
                               .peers = calloc((size_t)local, sizeof *windows->peers),
                               .cross_ranks = calloc((size_t)hosts, sizeof *windows->cross_ranks)};
-  windows->own = aligned_alloc(64, sizeof(struct window));
-  memset(windows->own, 0, sizeof(struct window));
+  windows->own = &memory[rank];
+  memset(windows->own, 0, offsetof(struct window, operands));
   for (int host = 0; host < hosts; host++) {
     windows->cross_ranks[host] = windows->local_rank * hosts + host;
   }
@@ -104,26 +109,40 @@ static void finish(struct schedule *schedule, struct queue *queue, struct step *
   queue->head = step->next;
 }
 
-/* Lets a rank that has ended its operation begin the second one. */
+/* Lets a rank that has ended its operation begin the next one. */
 static bool go_on(struct world *world, int rank)
 {
-  if (world->schedules[rank].left > 0 || world->later[rank].ranks == 0) {
+  struct schedule *later = world->later[rank];
+  if (world->schedules[rank].left > 0 || later[0].ranks == 0) {
     return false;
   }
   schedule_free(&world->schedules[rank]);
-  world->schedules[rank] = world->later[rank];
-  world->later[rank] = (struct schedule){0};
-  windows_finish(&world->windows[rank]);
+  world->schedules[rank] = later[0];
+  memmove(&later[0], &later[1], (WORLD_LATER - 1) * sizeof later[0]);
+  later[WORLD_LATER - 1] = (struct schedule){0};
   return true;
+}
+
+/* Whether others could still move: tries have failed only a few times. */
+static bool others_may_move(const struct world *world)
+{
+  return world->idle < 10 * (unsigned)(world->ranks * world->ranks);
 }
 
 static bool compute(struct world *world, int rank)
 {
+  if (rank == world->lazy && others_may_move(world)) {
+    return false;
+  }
   struct schedule *schedule = &world->schedules[rank];
   struct queue *queue = schedule_computing(schedule);
   struct step *step = ready(schedule, queue);
   if (!step) {
     return go_on(world, rank);
+  }
+  if (step->kind == STEP_MATCH) {
+    world->mismatch |= windows_match(schedule->windows, step->from, schedule->number,
+                                     step->bytes) != WINDOW_MATCHES;
   }
   step_compute(schedule, step);
   finish(schedule, queue, step);
@@ -155,7 +174,7 @@ static bool move(struct world *world, int from, int to, const char **wrong)
   struct queue *in = schedule_receives(receiver, from);
   struct step *send = ready(sender, schedule_sends(sender, to)), *receive = ready(receiver, in);
   if (world->unacknowledged[from][to]) {
-    if (from == world->slow && world->idle < 10 * (unsigned)(world->ranks * world->ranks)) {
+    if (from == world->slow && others_may_move(world)) {
       return false;
     }
     acknowledge(world, from, to, wrong);
@@ -185,5 +204,5 @@ const char *world_run(struct world *world)
     bool moved = awake && (one == other ? compute(world, one) : move(world, one, other, &wrong));
     world->idle = moved ? 0 : world->idle + 1;
   }
-  return wrong;
+  return world->mismatch ? "ranks call different operations" : wrong;
 }

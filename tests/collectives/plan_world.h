@@ -11,19 +11,24 @@
 
 #include "harp/collectives/plan.h"
 
-enum { WORLD_MOST = 9 }; /* ranks */
+enum {
+  WORLD_MOST = 9,   /* ranks */
+  WORLD_LATER = 19, /* operations that a rank may begin after the first one */
+};
 
 struct world {
   int ranks;
   struct schedule schedules[WORLD_MOST];
   struct links links[WORLD_MOST];
-  struct windows windows[WORLD_MOST]; /* after world_share */
-  struct schedule later[WORLD_MOST];  /* a second operation; without ranks: none */
+  struct windows windows[WORLD_MOST];             /* after world_share */
+  struct schedule later[WORLD_MOST][WORLD_LATER]; /* the next operations; without ranks: none */
   /* Sums of data that have arrived and are not acknowledged, from rank to rank; 0: none. */
   uint64_t unacknowledged[WORLD_MOST][WORLD_MOST];
   unsigned random;
   unsigned idle; /* tries since something moved */
   int slow;      /* a rank whose messages are acknowledged only when nothing else moves */
+  bool mismatch; /* ranks of a host have called different operations */
+  int lazy;      /* a rank that computes only when nothing else moves, or -1 */
   int asleep;    /* a rank that does nothing, or -1 */
 };
 

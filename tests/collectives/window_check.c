@@ -1,144 +1,182 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All_reduce by windows on 1 to 3 hosts with 2 to 8 ranks. Each rank runs two operations, and may
- * begin the second one while others are still in the first. Steps run in a random order.
+ * Every collective on 1 to 4 hosts with 2 to 8 ranks that have windows. Each rank runs some
+ * operations, and may begin the next one while others are still in an earlier one. Steps run in a
+ * random order. In every other check, one rank runs only when the others cannot.
  *
  * Exit: 0, or 1 after printing what is wrong.
  */
+#include <limits.h>
+#include <malloc.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "harp/collectives/half.h"
-#include "tests/collectives/plan_world.h"
+#include "tests/collectives/plan_scene.h"
 
-enum { OPERATIONS = 2, PERIOD = 11 };
-
-static const int dtypes[] = {HARP_FLOAT32, HARP_BFLOAT16, HARP_UINT8};
-static const size_t sizes[] = {4, 2, 1};
-static const size_t counts[] = {0, 1, 1000, 20000, 6 * WINDOW_CHUNK / 4 - 100};
-
-struct scene {
-  struct world world;
-  unsigned type; /* index of dtypes */
-  size_t count;
-  struct harp_view views[WORLD_MOST][OPERATIONS];
+enum {
+  FEW = 6, /* operations of a rank */
+  MANY = 1 + WORLD_LATER,
 };
 
-/* Repeats after PERIOD elements. Sums of nine such numbers are exact in 8 bits. */
-static unsigned input(int rank, int operation, size_t i)
+static const int dtypes[] = {HARP_FLOAT32, HARP_BFLOAT16, HARP_UINT8};
+
+struct shape {
+  int hosts, local; /* ranks of a host */
+};
+
+/* A barrier ends on no rank while one has not begun. */
+static const char *check_barrier(struct world *world, int late)
 {
-  return (unsigned)((i * 3 + (size_t)rank * 7 + (size_t)operation * 5) % PERIOD);
+  world->asleep = late;
+  const char *wrong = world_run(world);
+  for (int rank = 0; rank < world->ranks && !wrong; rank++) {
+    wrong = world->later[rank][FEW - 2].ranks == 0 ? "a barrier ends early" : NULL;
+  }
+  world->asleep = -1;
+  return wrong;
 }
 
-static void set(const struct scene *scene, const struct harp_view *view, size_t i, unsigned value)
+static const char *run(struct scene *scenes, int operations, struct world *world)
 {
-  switch (dtypes[scene->type]) {
-  case HARP_FLOAT32: ((float *)view->data)[i] = (float)value; break;
-  case HARP_UINT8: ((uint8_t *)view->data)[i] = (uint8_t)value; break;
-  default: ((uint16_t *)view->data)[i] = float_to_bfloat16((float)value);
+  bool waits = scenes[0].kind == HARP_BARRIER && world->windows[0].hosts == 1;
+  const char *wrong = waits ? check_barrier(world, scenes[0].root) : NULL;
+  wrong = wrong ? wrong : world_run(world);
+  for (int rank = 0; rank < world->ranks && !wrong; rank++) {
+    wrong = world_done(world, rank) ? NULL : "a schedule does not end";
   }
-}
-
-static unsigned get(const struct scene *scene, const struct harp_view *view, size_t i)
-{
-  switch (dtypes[scene->type]) {
-  case HARP_FLOAT32: return (unsigned)((float *)view->data)[i];
-  case HARP_UINT8: return ((uint8_t *)view->data)[i];
-  default: return (unsigned)bfloat16_to_float(((uint16_t *)view->data)[i]);
-  }
-}
-
-static void plan_one(struct scene *scene, int rank, int operation)
-{
-  struct world *world = &scene->world;
-  struct harp_view *view = &scene->views[rank][operation];
-  struct harp_call call = {
-      .kind = HARP_ALL_REDUCE, .dtype = dtypes[scene->type], .reduction = HARP_SUM, .out = view};
-  struct plan plan = {
-      .schedule = operation == 0 ? &world->schedules[rank] : &world->later[rank],
-      .links = &world->links[rank],
-      .windows = &world->windows[rank],
-      .rank = rank,
-      .ranks = world->ranks,
-      .call = &call,
-  };
-  char error[HARP_ERROR];
-  size_t bytes = scene->count * sizes[scene->type];
-  *view = (struct harp_view){calloc(1, bytes + 1), bytes};
-  for (size_t i = 0; i < scene->count; i++) {
-    set(scene, view, i, input(rank, operation, i));
-  }
-  if (operation > 0) {
-    schedule_init(plan.schedule, world->ranks);
-  }
-  plan_operation(&plan, error);
-}
-
-static bool is_sum(const struct scene *scene, int rank, int operation)
-{
-  unsigned sums[PERIOD] = {0};
-  for (int each = 0; each < scene->world.ranks; each++) {
-    for (size_t i = 0; i < PERIOD; i++) {
-      sums[i] += input(each, operation, i);
-    }
-  }
-  for (size_t i = 0; i < scene->count; i++) {
-    if (get(scene, &scene->views[rank][operation], i) != sums[i % PERIOD]) {
-      return false;
-    }
-  }
-  return true;
-}
-
-static const char *run(struct scene *scene)
-{
-  const char *wrong = world_run(&scene->world);
-  for (int rank = 0; rank < scene->world.ranks && !wrong; rank++) {
-    if (!world_done(&scene->world, rank)) {
-      return "a schedule does not end";
-    }
-    for (int operation = 0; operation < OPERATIONS; operation++) {
-      if (!is_sum(scene, rank, operation)) {
-        return "an element is wrong";
-      }
-    }
+  for (int operation = 0; operation < operations && !wrong; operation++) {
+    wrong = scene_is_right(&scenes[operation]) ? NULL : "an element is wrong";
   }
   return wrong;
 }
 
-static bool check(int hosts, int local, unsigned type, size_t count, unsigned seed)
+/* The last size has more chunks than the windows have buffers. Operations that divide a chunk need
+ * fewer elements for that. */
+static size_t count_of(int kind, int ranks, int size)
 {
-  struct scene scene = {.type = type, .count = count};
-  world_init(&scene.world, hosts * local, seed);
-  world_share(&scene.world, local);
-  for (int rank = 0; rank < scene.world.ranks; rank++) {
-    for (int operation = 0; operation < OPERATIONS; operation++) {
-      plan_one(&scene, rank, operation);
-    }
+  static const size_t counts[] = {0, 1, 1000, 20000};
+  size_t many = (WINDOW_BUFFERS + 1) * WINDOW_CHUNK / 4 + 100;
+  bool parted = kind == HARP_REDUCE_SCATTER || kind == HARP_ALL_TO_ALL || kind == HARP_SCATTER;
+  return size < 4 ? counts[size] : parted ? many / (size_t)ranks : many;
+}
+
+/* Operations that reduce meet all types. */
+static int types_of(int kind)
+{
+  bool reduces = kind == HARP_ALL_REDUCE || kind == HARP_REDUCE || kind == HARP_REDUCE_SCATTER;
+  return reduces ? sizeof dtypes / sizeof dtypes[0] : 1;
+}
+
+/* Between hosts, only operations that plan_windows.c plans. */
+static bool is_planned(int kind, struct shape shape)
+{
+  return shape.hosts == 1 || kind == HARP_ALL_REDUCE || kind == HARP_REDUCE;
+}
+
+/* Operations of the kind in question, the first and the fifth with the size in question, and
+ * others. */
+static void choose(struct scene *scene, struct world *world, struct shape shape, int size)
+{
+  if (scene->number % 2 == 1) {
+    do {
+      scene->kind = (int)world_draw(world, HARP_BARRIER + 1);
+    } while (!is_planned(scene->kind, shape));
   }
-  const char *wrong = run(&scene);
-  for (int rank = 0; rank < scene.world.ranks; rank++) {
-    for (int operation = 0; operation < OPERATIONS; operation++) {
-      free(scene.views[rank][operation].data);
-    }
+  if (scene->number % 4 > 0) {
+    size = (int)world_draw(world, 4);
   }
-  world_free(&scene.world);
+  scene->ranks = world->ranks;
+  scene->root = (int)world_draw(world, (unsigned)world->ranks);
+  scene->count = count_of(scene->kind, shape.local, size);
+  scene->ragged = world_draw(world, 2) == 1;
+}
+
+static const char *plan_all(struct scene *scene, struct world *world)
+{
+  const char *wrong = NULL;
+  scene_make(scene);
+  for (int rank = 0; rank < world->ranks && !wrong; rank++) {
+    struct schedule *schedule = &world->schedules[rank];
+    if (scene->number > 0) {
+      schedule = &world->later[rank][scene->number - 1];
+      schedule_init(schedule, world->ranks);
+    }
+    wrong = scene_plan(scene, world, rank, schedule) ? NULL : "no plan";
+  }
+  return wrong;
+}
+
+static bool check(int kind, struct shape shape, int dtype, int size, unsigned seed)
+{
+  struct world world;
+  struct scene scenes[FEW] = {{0}};
+  const char *wrong = NULL;
+  world_init(&world, shape.hosts * shape.local, seed);
+  world_share(&world, shape.local);
+  world.lazy = seed % 2 ? (int)world_draw(&world, (unsigned)world.ranks) : -1;
+  for (int number = 0; number < FEW && !wrong; number++) {
+    scenes[number] = (struct scene){.kind = kind, .dtype = dtype, .number = number};
+    choose(&scenes[number], &world, shape, size);
+    wrong = plan_all(&scenes[number], &world);
+  }
+  wrong = wrong ? wrong : run(scenes, FEW, &world);
+  for (int number = 0; number < FEW; number++) {
+    scene_free(&scenes[number]);
+  }
+  world_free(&world);
   if (wrong) {
-    printf("%d hosts of %d ranks, type %d, %zu elements: %s\n", hosts, local, dtypes[type], count,
-           wrong);
+    printf("check %u: kind %d, %d hosts of %d ranks, type %d, size %d: %s\n", seed, kind,
+           shape.hosts, shape.local, dtype, size, wrong);
+  }
+  return !wrong;
+}
+
+/* One kind with one root, and more operations than are under way at once. A rank runs only when the
+ * others cannot, so they run ahead as far as they may. */
+static bool check_many(int kind, int lazy, unsigned seed)
+{
+  const struct shape shape = {1, 3};
+  struct world world;
+  struct scene scenes[MANY] = {{0}};
+  const char *wrong = NULL;
+  world_init(&world, shape.local, seed);
+  world_share(&world, shape.local);
+  world.lazy = lazy;
+  for (int number = 0; number < MANY && !wrong; number++) {
+    scenes[number] = (struct scene){
+        .kind = kind, .dtype = HARP_FLOAT32, .ranks = world.ranks, .count = 9, .number = number};
+    wrong = plan_all(&scenes[number], &world);
+  }
+  wrong = wrong ? wrong : run(scenes, MANY, &world);
+  for (int number = 0; number < MANY; number++) {
+    scene_free(&scenes[number]);
+  }
+  world_free(&world);
+  if (wrong) {
+    printf("many: kind %d, lazy rank %d: %s\n", kind, lazy, wrong);
   }
   return !wrong;
 }
 
 int main(void)
 {
-  static const int shapes[][2] = {{1, 2}, {1, 3}, {1, 4}, {1, 8}, {2, 2}, {2, 4}, {3, 2}, {4, 2}};
+  mallopt(M_MMAP_MAX, 0); /* pages that are used again cost less than new ones */
+  mallopt(M_TRIM_THRESHOLD, INT_MAX);
+  static const struct shape shapes[] = {{1, 2}, {1, 3}, {1, 4}, {1, 8},
+                                        {2, 2}, {2, 4}, {3, 2}, {4, 2}};
   unsigned checks = 0, wrong = 0;
-  for (size_t shape = 0; shape < sizeof shapes / sizeof shapes[0]; shape++) {
-    for (unsigned type = 0; type < sizeof sizes / sizeof sizes[0]; type++) {
-      for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        wrong += !check(shapes[shape][0], shapes[shape][1], type, counts[i], ++checks);
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    for (int kind = 0; kind <= HARP_BARRIER; kind++) {
+      for (int type = 0; type < types_of(kind) && is_planned(kind, shapes[i]); type++) {
+        int sizes = type == 0 || shapes[i].hosts * shapes[i].local <= 4 ? 5 : 4;
+        for (int size = 0; size < sizes; size++) {
+          wrong += !check(kind, shapes[i], dtypes[type], size, ++checks);
+        }
       }
+    }
+  }
+  for (int kind = 0; kind <= HARP_BARRIER; kind++) {
+    for (int lazy = 0; lazy < 2; lazy++) { /* the root, which is rank 0, or another */
+      wrong += !check_many(kind, lazy, ++checks);
     }
   }
   printf("%u plans, %u wrong\n", checks, wrong);

@@ -1,92 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All_reduce of ranks that share memory, by ctypes: each rank is a process. Prints a line of JSON
-with what the ranks of each scene told.
+"""Collectives of ranks that share memory. Prints a line of JSON with what the ranks of each scene
+told.
 
 Usage: windows.py LIBRARY PLUGIN
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes as c
 import hashlib
 import json
 import os
-import resource
 import signal
-import socket
-import sys
-import traceback
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Callable
 
 import numpy as np
-from c_library import HANDLE, NAME, Call, View, error, library
+from c_library import error, library
+from host_ranks import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    AVERAGE,
+    BAND,
+    BARRIER,
+    BOR,
+    BROADCAST,
+    BXOR,
+    DTYPES,
+    GATHER,
+    MAX,
+    MIN,
+    NAMES,
+    PRODUCT,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCATTER,
+    SUM,
+    Group,
+    hosts,
+    play,
+)
 
-ALL_REDUCE = 0
-DTYPES = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32",
-          "float64", "float16", "bfloat16", "bool"]  # fmt: skip
-SUM, PRODUCT, MIN, MAX, BAND, BOR, BXOR, AVERAGE = range(8)
 ALL_COUNT = 5000  # elements with all reductions
 COUNTS = [0, 1, ALL_COUNT, 300_001]
-WAIT_MS = 30_000
 LIMIT_MS = 1500  # of an operation that cannot end; all but one rank must have begun it by then
-
-
-@contextlib.contextmanager
-def no_descriptors() -> Iterator[None]:
-    """This process can open nothing."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-class Rank:
-    """A rank of a group whose processes exchange their handles by the parent."""
-
-    def __init__(self, number: int, ranks: int, pipe: socket.socket) -> None:
-        self.number, self.ranks, self.pipe = number, ranks, pipe
-        assert library.harp_collectives_open(sys.argv[2].encode(), error) == 0, error.value
-        handle = (c.c_char * HANDLE)()
-        group = library.harp_group_create(number, ranks, 0, handle, error)
-        assert group, error.value
-        self.group = c.c_void_p(group)
-        pipe.sendall(bytes(handle))
-        handles = pipe.recv(ranks * HANDLE, socket.MSG_WAITALL)
-        names = b"".join(b"host%d" % each + bytes(NAME - 5) for each in range(ranks))
-        with no_descriptors() if "BLIND" in os.environ else contextlib.nullcontext():
-            library.harp_group_start(self.group, handles, names, error)
-
-    def share(self) -> int:
-        return int(library.harp_group_share(self.group, c.c_int64(WAIT_MS), error))
-
-    def all_reduce(self, array: Any, reduction: int, limit: int = WAIT_MS) -> int:
-        """In place. The state at the end."""
-        view = View(array.ctypes.data, array.nbytes)
-        dtype = DTYPES.index(array.dtype.name)
-        call = Call(ALL_REDUCE, dtype, reduction, 0, 0, 1, limit, None, c.pointer(view))
-        op = library.harp_post(self.group, c.byref(call), error)
-        if not op:
-            return -1
-        state = int(library.harp_op_wait(c.c_void_p(op), c.c_int64(0), 1, error))
-        library.harp_op_free(c.c_void_p(op))
-        return state
-
-    def reduce_until_failure(self) -> str:
-        """The sentence of the failure."""
-        array = np.ones(200_000, dtype=np.float32)
-        while self.all_reduce(array, MAX) == 1:
-            pass
-        return str(error.value.decode())
-
-    def rendezvous(self) -> None:
-        """Waits for the other ranks, beside HARP."""
-        self.pipe.sendall(bytes(HANDLE))
-        self.pipe.recv(self.ranks * HANDLE, socket.MSG_WAITALL)
-
-    def leave(self) -> None:
-        library.harp_group_destroy(self.group)
+NUMPY_TYPES = [dtype for dtype in DTYPES if dtype != "bfloat16"]  # numpy lacks it
 
 
 def operand(dtype: str, count: int, rank: int) -> Any:
@@ -123,118 +81,212 @@ def reductions_of(dtype: str) -> list[int]:
     return list(range(8))
 
 
-def results(rank: Rank, dtypes: Sequence[str] = ("float32", "float16")) -> dict[str, Any]:
-    """Sums of several sizes. `bits` is equal for ranks with equal results."""
-    shares, wrong = rank.share(), []
+def cases(dtypes: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Types, counts and reductions: all reductions with one of the counts."""
     for dtype in dtypes:
         for count in COUNTS:
-            operands = [operand(dtype, count, each) for each in range(rank.ranks)]
             for reduction in reductions_of(dtype) if count == ALL_COUNT else [SUM]:
-                array = operands[rank.number].copy()
-                state = rank.all_reduce(array, reduction)
-                if state != 1 or not np.array_equal(array, expected(reduction, operands)):
-                    wrong.append(f"{dtype} {count} {reduction}: {error.value.decode()}")
+                yield dtype, count, reduction
+
+
+def results(rank: Group, dtypes: Sequence[str] = ("float32", "float16")) -> dict[str, Any]:
+    """Sums of several sizes. `bits` is equal for ranks with equal results."""
+    shares, wrong = rank.share(), []
+    for dtype, count, reduction in cases(dtypes):
+        operands = [operand(dtype, count, each) for each in range(rank.ranks)]
+        array = operands[rank.number].copy()
+        state = rank.all_reduce(array, reduction)
+        if state != 1 or not np.array_equal(array, expected(reduction, operands)):
+            wrong.append(f"{dtype} {count} {reduction}: {error.value.decode()}")
     floats = np.random.default_rng(rank.number).standard_normal(300_001).astype(np.float32)
     rank.all_reduce(floats, AVERAGE)
     return {"shares": shares, "wrong": wrong, "bits": hashlib.sha256(floats).hexdigest()}
 
 
-def all_types(rank: Rank) -> dict[str, Any]:
-    """numpy lacks bfloat16."""
-    return results(rank, [dtype for dtype in DTYPES if dtype != "bfloat16"])
+# -- the other collectives
 
 
-def killed(rank: Rank) -> dict[str, Any]:
+def reduce_all(rank: Group, dtypes: Sequence[str]) -> Iterator[str]:
+    """Reduces to a root, and scatters sums. Yields what is wrong."""
+    for number, (dtype, count, reduction) in enumerate(cases(dtypes)):
+        if count > ALL_COUNT and not dtype.startswith("float"):
+            continue  # the other types are as long in memory as these
+        root = number % rank.ranks
+        operands = [operand(dtype, count, each) for each in range(rank.ranks)]
+        array = operands[rank.number].copy()
+        state = rank.call(REDUCE, (), (array,), reduction=reduction, root=root)
+        right = expected(reduction, operands) if rank.number == root else operands[rank.number]
+        if state != 1 or not np.array_equal(array, right):
+            yield f"reduce {dtype} {count} {reduction}: {error.value.decode()}"
+        # The part of each rank has another size, and the output may be the rank's own input.
+        sizes = [count + 7 * each for each in range(rank.ranks)]
+        inputs = [[operand(dtype, size, each + 10 * part) for part, size in enumerate(sizes)]
+                  for each in range(rank.ranks)]  # fmt: skip
+        read = inputs[rank.number]
+        right = expected(reduction, [one[rank.number] for one in inputs])
+        array = read[rank.number] if number % 2 else np.zeros_like(right)
+        state = rank.call(REDUCE_SCATTER, read, (array,), reduction=reduction)
+        if state != 1 or not np.array_equal(array, right):
+            yield f"reduce_scatter {dtype} {count} {reduction}: {error.value.decode()}"
+
+
+def move_all(rank: Group) -> Iterator[str]:
+    """Moves parts of different sizes. Yields what is wrong."""
+    own = rank.number
+    for number, count in enumerate([0, 1, 5000, 200_003, 700_001]):
+        root = number % rank.ranks
+        # rows[a][b]: what rank a has for rank b
+        rows = [[operand("int32", count * ((a + 2 * b) % 3) // 2, a + 10 * b)
+                 for b in range(rank.ranks)] for a in range(rank.ranks)]  # fmt: skip
+        gathered = [row[0] for row in rows]
+        scattered = rows[root]
+        moves: list[tuple[int, Any, Any, Any]] = [
+            (BROADCAST, [], [rows[own][0] if own == root else np.zeros_like(rows[root][0])],
+             [rows[root][0]]),
+            (ALL_GATHER, [rows[own][0]], [np.zeros_like(one) for one in gathered], gathered),
+            (ALL_TO_ALL, rows[own], [np.zeros_like(row[own]) for row in rows],
+             [row[own] for row in rows]),
+            (GATHER, [rows[own][0]], [np.zeros_like(one) for one in gathered] * (own == root),
+             gathered * (own == root)),
+            (SCATTER, scattered * (own == root), [np.zeros_like(scattered[own])],
+             [scattered[own]]),
+        ]  # fmt: skip
+        in_place = [rows[own][0] if each == own else np.zeros_like(one)
+                    for each, one in enumerate(gathered)]  # fmt: skip
+        moves.append((ALL_GATHER, [rows[own][0]], in_place, gathered))
+        for kind, read, written, right in moves:
+            state = rank.call(kind, read, written, root=root)
+            equal = all(np.array_equal(one, other) for one, other in zip(written, right))
+            if state != 1 or not equal:
+                yield f"{NAMES[kind]} {count}: {error.value.decode()}"
+
+
+def collectives(rank: Group, dtypes: Sequence[str]) -> dict[str, Any]:
+    shares = rank.share()
+    wrong = [*reduce_all(rank, dtypes), *move_all(rank)]
+    return {"shares": shares, "wrong": wrong, "bits": ""}
+
+
+def two_groups(rank: Group) -> dict[str, Any]:
+    """Many operations of two groups under way at once, which end in the other order."""
+    groups = [rank, Group(rank.number, rank.ranks, rank.pipe)]
+    shares = [group.share() for group in groups]
+    posted = []
+    for number in range(12):
+        group, kind = groups[number % 2], (ALL_GATHER, BROADCAST, REDUCE_SCATTER)[number % 3]
+        root, part = number % rank.ranks, np.full(40_000, rank.number + number)
+        whole = [part + each for each in range(rank.ranks)]
+        ranks = range(rank.ranks)
+        read, written, right = {
+            ALL_GATHER: ([part], whole, [number + each for each in ranks]),
+            BROADCAST: ([], [part], [number + root]),
+            REDUCE_SCATTER: (whole, [part], [sum(number + each + rank.number for each in ranks)]),
+        }[kind]
+        op = group.post(kind, read, written, root=root, waits=0)
+        posted.append((group, op, read, written, right))
+    wrong = []
+    for number, (group, op, _, written, right) in reversed(list(enumerate(posted))):
+        state = group.end(op)
+        if state != 1 or any((one != value).any() for one, value in zip(written, right)):
+            wrong.append(f"operation {number}: {error.value.decode()}")
+    groups[1].leave()
+    return {"shares": min(shares), "wrong": wrong, "bits": ""}
+
+
+# -- faults
+
+
+def call_once(rank: Group, kind: int, elements: int = 200_000) -> int:
+    """A call of this kind whose root is rank 0. The state at the end."""
+    whole = [np.ones(elements, dtype=np.float32) for _ in range(rank.ranks)]
+    others = [np.ones_like(one) for one in whole]
+    is_root = rank.number == 0
+    arguments: dict[int, tuple[Any, Any]] = {
+        ALL_GATHER: (whole[:1], others),
+        REDUCE_SCATTER: (whole, others[:1]),
+        ALL_TO_ALL: (whole, others),
+        GATHER: (whole[:1], others * is_root),
+        SCATTER: (whole * is_root, others[:1]),
+        BARRIER: ((), ()),
+    }
+    read, written = arguments.get(kind, ((), whole[:1]))
+    return rank.call(kind, read, written, reduction=MAX)
+
+
+def call_until_failure(rank: Group, kind: int) -> str:
+    """The sentence of the failure."""
+    while call_once(rank, kind) == 1:
+        pass
+    return str(error.value.decode())
+
+
+def killed(rank: Group, kind: int) -> dict[str, Any]:
     """The last rank is killed. A child of it, which has its descriptors, lives on."""
     shares = rank.share()
     if rank.number == rank.ranks - 1:
         for _ in range(3):
-            rank.all_reduce(np.ones(200_000, dtype=np.float32), MAX)
+            call_once(rank, kind)
         if os.fork() == 0:
             rank.pipe.recv(1)  # until the parent ends this scene
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
-    return {"shares": shares, "text": rank.reduce_until_failure()}
+    return {"shares": shares, "text": call_until_failure(rank, kind)}
 
 
-def aborted(rank: Rank) -> dict[str, Any]:
+def aborted(rank: Group, kind: int) -> dict[str, Any]:
     shares = rank.share()
     if rank.number == 0:
-        rank.all_reduce(np.ones(10, dtype=np.float32), MAX)
+        call_once(rank, kind)
         library.harp_group_abort(rank.group, b"rank 0 gave up")
-    return {"shares": shares, "text": rank.reduce_until_failure()}
+    return {"shares": shares, "text": call_until_failure(rank, kind)}
 
 
-def absent(rank: Rank) -> dict[str, Any]:
+def absent(rank: Group) -> dict[str, Any]:
     """The last rank does not come before the others have given up."""
     shares = rank.share()
-    if rank.number == rank.ranks - 1:
+    array, late = np.ones(10, dtype=np.float32), rank.number == rank.ranks - 1
+    if late:
         rank.rendezvous()
-        return {"shares": shares, "text": rank.reduce_until_failure()}
-    assert rank.all_reduce(np.ones(10, dtype=np.float32), SUM, LIMIT_MS) == -1
+    while rank.all_reduce(array, MAX, LIMIT_MS) == 1:
+        assert late
     text = error.value.decode()
-    rank.rendezvous()
+    if not late:
+        rank.rendezvous()
     return {"shares": shares, "text": text}
 
 
-def run_rank(scene: Callable[[Rank], Any], number: int, ranks: int, pipe: socket.socket) -> None:
-    c.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with its parent
-    rank = Rank(number, ranks, pipe)
-    told = json.dumps(scene(rank)).encode()
-    rank.leave()
-    pipe.sendall(told)
-    os._exit(0)
-
-
-def play(scene: Callable[[Rank], Any], ranks: int, variables: dict[int, dict[str, str]],
-         meetings: int = 1) -> list[Any]:  # fmt: skip
-    """What each rank told; None of a killed one. variables: by rank."""
-    pipes, pids = [], []
-    for number in range(ranks):
-        own, others = socket.socketpair()
-        pid = os.fork()
-        if pid == 0:
-            with contextlib.suppress(BaseException):
-                for pipe in (*pipes, own):
-                    pipe.close()
-                try:
-                    os.environ.update(variables.get(number, {}))
-                    run_rank(scene, number, ranks, others)
-                except BaseException:
-                    traceback.print_exc()
-            os._exit(1)
-        others.close()
-        pipes.append(own)
-        pids.append(pid)
-    for _ in range(meetings):
-        handles = b"".join(pipe.recv(HANDLE, socket.MSG_WAITALL) for pipe in pipes)
-        for pipe in pipes:
-            pipe.sendall(handles)
-    statuses = [os.waitpid(pid, 0)[1] for pid in pids]
-    told = [json.loads(pipe.recv(1 << 16)) if status == 0 else None
-            for pipe, status in zip(pipes, statuses)]  # fmt: skip
-    for pipe in pipes:
-        pipe.close()
-    return told
-
-
-def hosts(*names: str) -> dict[int, dict[str, str]]:
-    return {rank: {"NCCL_HOSTID": name} for rank, name in enumerate(names)}
+def other_call(rank: Group, kinds: tuple[int, int], elements: tuple[int, int]) -> dict[str, Any]:
+    """The last rank calls another kind, or with another size."""
+    shares, last = rank.share(), rank.number == rank.ranks - 1
+    state = call_once(rank, kinds[last], elements[last])
+    return {"shares": shares, "text": error.value.decode() if state < 0 else "no failure"}
 
 
 def main() -> None:
+    kinds = range(len(NAMES))
     print(json.dumps({
         "2": play(results, 2, {}),
-        "3": play(all_types, 3, {}),
+        "3": play(partial(results, dtypes=NUMPY_TYPES), 3, {}),
         "8": play(results, 8, {}),
-        "2+2": play(all_types, 4, hosts("a", "a", "b", "b")),
+        "2+2": play(partial(results, dtypes=NUMPY_TYPES), 4, hosts("a", "a", "b", "b")),
         "2+2+2": play(results, 6, hosts("a", "b", "c", "a", "b", "c")),
+        "all of 2": play(partial(collectives, dtypes=["float16"]), 2, {}),
+        "all of 3": play(partial(collectives, dtypes=NUMPY_TYPES), 3, {}),
+        "all of 2+2": play(partial(collectives, dtypes=["float16", "int32"]), 4,
+                           hosts("a", "b", "a", "b")),
+        "two groups": play(two_groups, 3, {}, meetings=2),
         "3+1": play(results, 4, hosts("a", "a", "a", "b")),
         "off": play(results, 3, {1: {"HARP_SHARED_MEMORY": "0"}}),
         "blind": play(results, 3, {1: {"BLIND": "1"}}),
-        "killed": play(killed, 3, {}),
-        "aborted": play(aborted, 3, {}),
+        "killed": {NAMES[kind]: play(partial(killed, kind=kind), 3, {}) for kind in kinds},
+        "aborted": {NAMES[kind]: play(partial(aborted, kind=kind), 3, {}) for kind in kinds},
         "absent": play(absent, 3, {}, meetings=2),
+        "other kind": play(partial(other_call, kinds=(ALL_GATHER, ALL_TO_ALL),
+                                   elements=(100, 100)), 3, {}),
+        "other size": {
+            NAMES[kind]: play(partial(other_call, kinds=(kind, kind), elements=(100, 101)), 3, {})
+            for kind in kinds if kind != BARRIER
+        },
     }))  # fmt: skip
 
 
