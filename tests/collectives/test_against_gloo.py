@@ -18,8 +18,9 @@ SHORT = () if FULL else ("--short", "--group", "2", "--group", "3", "--group", "
 pytestmark = [needs_torch, pytest.mark.slow, pytest.mark.timeout(7300 if FULL else 300)]
 
 
-def test_results_are_those_of_gloo() -> None:
-    done = CliRunner().invoke(main, ["conformance", *SHORT])
+@pytest.mark.parametrize("hosts", ["1", "4"])
+def test_results_are_those_of_gloo(hosts: str) -> None:
+    done = CliRunner().invoke(main, ["conformance", "--hosts", hosts, *SHORT])
     assert done.exit_code == 0, done.output
 
 

@@ -22,7 +22,16 @@ from tools.hosts.ranks import Site
 from tools.hosts.remote_shell import write_remote_shell
 from tools.hosts.torch_mark import needs_torch
 from tools.measure.fault_trials import ERROR, HANG, OTHER, WENT_ON, Misbehaved
-from tools.measure.jobs import all_reduce, compression, ddp, faults, fsdp, recommender, synthetic
+from tools.measure.jobs import (
+    all_reduce,
+    compression,
+    ddp,
+    faults,
+    fsdp,
+    recommender,
+    shared_memory,
+    synthetic,
+)
 from tools.measure.jobs import hosts as lab_hosts
 from tools.measure.jobs.command import main
 
@@ -48,6 +57,14 @@ def test_all_reduce_divides_gloos_time_by_harps() -> None:
     records = [{"size": 65536, "gloo": [4e-4, 6e-4], "harp": [2e-4, 2e-4]}]
     row = cells(all_reduce.report(records))
     assert row == ["64 KiB", "500 (400–600)", "200 (200–200)", "2.50 (2.00–3.00)"]
+
+
+def test_shared_memory_divides_links_times_by_windows() -> None:
+    times = {"links": [4e-4, 6e-4, 8e-4], "windows": [2e-4, 2e-4, 2e-4]}
+    cpu = {"links": [1e-3, 1e-3, 1e-3], "windows": [1e-3, 2e-3, 4e-3]}
+    record = {"operation": "gather", "size": 65536, "seconds": times, "cpu_seconds": cpu}
+    row = cells(shared_memory.report([record]))
+    assert row == ["gather", "64 KiB", "3.0 (2.5–3.5)", "0.5 (0.4–0.8)"]
 
 
 def ddp_record(last_loss: float) -> dict[str, Any]:

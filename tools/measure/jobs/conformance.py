@@ -27,7 +27,7 @@ def report(records: Sequence[dict[str, Any]]) -> str:
 
 
 @click.command("conformance")
-@lab_hosts.hosts_option(4)
+@lab_hosts.hosts_option(4, least=1)
 @click.option("--group", "groups", multiple=True, type=click.IntRange(2), default=(2, 3, 4, 8),
               show_default=True, help="Ranks of a group; repeatable.")  # fmt: skip
 @click.option("--short", is_flag=True, help="Fewer sizes and types, of at most 400 KB.")
@@ -45,16 +45,17 @@ def conformance(
     lab_hosts.require("torch")
     form = "spoiled" if inject_wrong else "short" if short else "full"
     ranks = max(groups)
-    with lab_hosts.failures_told(), Lab(min(hosts, ranks)) as lab:
+    hosts = min(hosts, ranks)
+    with lab_hosts.failures_told(), Lab(max(2, hosts)) as lab:
         with tempfile.TemporaryDirectory() as folder:
-            places = sites(Path(folder), lab, ranks)
+            places = sites(Path(folder), lab, ranks, hosts)
             program = lab_hosts.PROGRAMS / "conformance.py"
             with torch_job(places, program, form, *groups) as job:
                 end_well(job, LIMIT_S)
                 records = lab_hosts.told(job[0])
-    print(f"Collectives over HARP beside Gloo, {len(lab.hosts)} hosts, {lab.wire.name}, {form}\n")
+    print(f"Collectives over HARP beside Gloo, {hosts} hosts, {lab.wire.name}, {form}\n")
     print(report(records))
-    lab_hosts.save(json_path, records, wire=lab.wire.name, hosts=len(lab.hosts), form=form)
+    lab_hosts.save(json_path, records, wire=lab.wire.name, hosts=hosts, form=form)
     wrong = [what for one in records for what in one["wrong"]]
     for what in wrong[:SHOWN]:
         print("wrong:", what)

@@ -29,13 +29,13 @@ wire_option: Decorator = click.option(
 )
 
 
-def hosts_option(default: int = 2) -> Decorator:
+def hosts_option(default: int = 2, least: int = 2) -> Decorator:
     return click.option(
         "--hosts",
         default=default,
         show_default=True,
-        type=click.IntRange(2, 16),
-        help="Hosts, with a rank each.",
+        type=click.IntRange(least, 16),
+        help="Hosts, with a rank each." if least > 1 else "Hosts, which the ranks share.",
     )
 
 
