@@ -2,10 +2,10 @@
 /*
  * All_reduce and reduce for hosts with several ranks. The ranks of a host exchange data by their
  * windows (windows.h). Each of them reduces a share of each chunk: it folds the operands of its
- * host, exchanges the partial result with the ranks that have its number on the other hosts, and
- * puts the result into its window, where the others take it. So each byte crosses the network once
- * for each host and round, and no link leads to the same host. Thakur, Rabenseifner and Gropp
- * (2005) call the parts reduce-scatter and all-gather.
+ * host, exchanges the partial result with the ranks that have its local rank on the other hosts,
+ * and puts the result into its window. The others take it there. Each byte crosses the network once
+ * for each host and round. No link leads to the same host. Thakur, Rabenseifner and Gropp (2005)
+ * call the parts reduce-scatter and all-gather.
  *
  * A chunk's operands and results may be replaced once all have read them. Two rules say so:
  * - Operands: all have folded the chunk when all have signaled its results.
