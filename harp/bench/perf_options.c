@@ -393,7 +393,7 @@ static int ask_for_rendezvous(struct options *options)
   const char *here = slurm_this_node();
   options->host = getenv("MASTER_ADDR");
   options->port = port_after(getenv("MASTER_PORT"));
-  if (options->host || !slurm_first_node(options->ranks, node, sizeof(node))) {
+  if (options->host || !slurm_first_node(options->rank, options->ranks, node, sizeof(node))) {
     return -1;
   }
   if (options->rank == 0 && here && strcmp(here, node) != 0) {

@@ -27,8 +27,9 @@ struct hello {
 struct rendezvous {
   int rank, ranks;
   int timeout_ms;
-  int listener; /* rank 0, until all ranks have connected; else -1 */
-  int *peer;    /* rank 0: a socket per rank; other ranks: peer[0] leads to rank 0 */
+  int listener;    /* rank 0, until all ranks have connected; else -1 */
+  bool everywhere; /* see rendezvous_open */
+  int *peer;       /* rank 0: a socket per rank; other ranks: peer[0] leads to rank 0 */
   char error[ERROR_SIZE];
 };
 
@@ -137,7 +138,10 @@ struct place {
 static int resolve(struct rendezvous *rendezvous, const char *host, const char *port, int flags,
                    struct place *place)
 {
-  struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags}, *found;
+  struct addrinfo hints = {.ai_family = rendezvous->everywhere ? AF_INET : AF_UNSPEC,
+                           .ai_socktype = SOCK_STREAM,
+                           .ai_flags = flags};
+  struct addrinfo *found;
   struct sockaddr_un path = {.sun_family = AF_UNIX};
   memset(place, 0, sizeof(*place));
   if (strcmp(host, "unix") == 0) {
@@ -163,7 +167,8 @@ static int open_listener(struct rendezvous *rendezvous, const char *host, const 
 {
   struct place place;
   int on = 1;
-  if (resolve(rendezvous, host, port, AI_PASSIVE, &place)) {
+  const char *bound = rendezvous->everywhere ? "0.0.0.0" : host;
+  if (resolve(rendezvous, bound, port, AI_PASSIVE, &place)) {
     return -1;
   }
   int fd = socket(place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -283,7 +288,8 @@ static int visit_rank_0(struct rendezvous *rendezvous, const char *host, const c
 int rendezvous_open(struct rendezvous *rendezvous, const char *host, const char *port,
                     bool everywhere)
 {
-  return rendezvous->rank == 0 ? host_ranks(rendezvous, everywhere ? "0.0.0.0" : host, port)
+  rendezvous->everywhere = everywhere;
+  return rendezvous->rank == 0 ? host_ranks(rendezvous, host, port)
                                : visit_rank_0(rendezvous, host, port);
 }
 

@@ -5,18 +5,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The list that has the node of rank 0 first. */
-static const char *node_list(int ranks)
+static bool variable_is(const char *name, int number)
 {
-  const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *nodes = getenv("SLURM_STEP_NODELIST");
-  char own[16];
-  snprintf(own, sizeof(own), "%d", ranks);
-  return tasks && nodes && strcmp(tasks, own) == 0 ? nodes : getenv("SLURM_JOB_NODELIST");
+  const char *value = getenv(name);
+  char text[16];
+  snprintf(text, sizeof(text), "%d", number);
+  return value && strcmp(value, text) == 0;
 }
 
-bool slurm_first_node(int ranks, char *name, size_t size)
+/* The list that has the node of rank 0 first. */
+static const char *node_list(int rank, int ranks)
 {
-  const char *at = node_list(ranks);
+  const char *nodes = getenv("SLURM_STEP_NODELIST");
+  bool is_task = variable_is("SLURM_PROCID", rank) && variable_is("SLURM_STEP_NUM_TASKS", ranks);
+  return nodes && is_task ? nodes : getenv("SLURM_JOB_NODELIST");
+}
+
+bool slurm_first_node(int rank, int ranks, char *name, size_t size)
+{
+  const char *at = node_list(rank, ranks);
   size_t length = 0;
   bool skips = false; /* behind the first of several numbers in brackets: gpu[03-05,9]-ib */
   bool brackets = false;

@@ -64,8 +64,9 @@ def _node_of_rank_0(rank: int, ranks: int, environment: Mapping[str, str]) -> st
     """The first node of the Slurm step if its tasks are the ranks, else the first node of the job,
     because mpirun may start its helpers in a step that lacks a node; "" without a list of nodes.
     srun's own place (SLURM_LAUNCH_NODE_IPADDR) may be a login node."""
-    whole_step = environment.get("SLURM_STEP_NUM_TASKS") == str(ranks)
-    step = environment.get("SLURM_STEP_NODELIST", "") if whole_step else ""
+    task = environment.get("SLURM_PROCID"), environment.get("SLURM_STEP_NUM_TASKS")
+    is_task = task == (str(rank), str(ranks))
+    step = environment.get("SLURM_STEP_NODELIST", "") if is_task else ""
     node = first_node(step or environment.get("SLURM_JOB_NODELIST", ""))
     here = environment.get("SLURMD_NODENAME", node)
     if node and rank == 0 and here != node:

@@ -254,7 +254,7 @@ def top(
             if sys.stdout.isatty():
                 click.clear()
             chosen_by = "and such a peer or NIC " if peers or devices else ""
-            nobody = statfile.nobody(f"{chosen_by}ran here through this view")
+            nobody = statfile.nobody(f"{chosen_by}ran here for the whole interval")
             click.echo("\n".join([_HEADER, *(map(line, view) if view else [nobody])]))
     except KeyboardInterrupt:
         pass

@@ -34,6 +34,10 @@ enum {
   WINDOW_LAST_SIGNAL = 1 << 26,
 };
 
+/* One rank may wait for the end of operation n - 16 when another one has finished n + 15. */
+_Static_assert((2ull * WINDOW_OPERATIONS - 1) * WINDOW_LAST_SIGNAL < 1ull << 31,
+               "numbers of signals are too far apart to be compared");
+
 /* What a rank calls in an operation. */
 struct window_call {
   int32_t kind, dtype, reduction, root; /* of struct harp_call; 0 if the kind has none */

@@ -40,7 +40,7 @@ _TIMES = struct.Struct("=Q8x24I")  # follows a flow of newer files
 _NAME = re.compile(r"[0-9a-f]{16}\.stat")
 _COUNTER_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FALLBACK = re.compile(r"harp-(0|[1-9][0-9]{0,9})")
-_SIZE_MOST = 8 << 20  # bytes of a file; 64 instances and 512 flows take less than 1 MiB
+_SIZE_MOST = 8 << 20  # bytes of a file; 8 instances and 512 flows take less than 1 MiB
 FILES_MOST = 256  # files of a user: 16 ranks of a host with 16 NICs each
 BYTES_MOST = 128 << 20  # of a user's files that a scan reads: 400 quiet files of HARP's
 _FLOWS_MOST = 4096  # entries of a file: 8 times as many as HARP writes

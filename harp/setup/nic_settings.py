@@ -8,6 +8,7 @@ They are those of ethtool(8), by the same ioctl (Linux, uapi/linux/ethtool.h).
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import socket
 import struct
@@ -99,6 +100,8 @@ def _switch(interface: str, key: str, new: int) -> None:
     wanted = [0] * (2 * -(-len(names) // 32))  # for each block: which features, and their states
     wanted[2 * block : 2 * block + 2] = 1 << bit, new << bit
     _ask(interface, [_SET_FEATURES, len(wanted) // 2, *wanted])
+    if _offload(interface, key)[0] != new:  # the kernel reports no error for what it ignores
+        raise OSError(errno.EOPNOTSUPP, f"the driver of {interface} keeps {key} as it is")
 
 
 def value(interface: str, key: str) -> Optional[int]:

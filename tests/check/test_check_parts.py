@@ -248,8 +248,9 @@ def test_ranks_of_slurm_meet_on_the_first_node() -> None:
 
     assert place() == launcher.Place(0, 8, "gpu3", "29411", everywhere=True)
     assert place(MASTER_ADDR="gpu1") == launcher.Place(0, 8, "gpu1", "29411")
-    # mpirun's helpers are the tasks of this step, and mpirun started rank 0 itself.
-    helpers = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "gpu[2-4]"}
+    # mpirun's helpers are the tasks of this step, as many as there are ranks, and mpirun started
+    # rank 0 itself.
+    helpers = {"SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NODELIST": "gpu[2-9]"}
     mpirun = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "8", **helpers}
     assert place(**mpirun) == launcher.Place(1, 8, "gpu1", "29411", everywhere=True)
     with pytest.raises(launcher.Unknown, match="rank 0 on gpu4 and not on gpu3, .*: set MASTER_A"):

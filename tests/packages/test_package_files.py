@@ -111,6 +111,7 @@ mount -t tmpfs tmpfs /usr/local; mount -t tmpfs tmpfs /run
 mkdir -p /usr/local/tfabric/tools/config /usr/local/tfabric/tools/run /run/harp
 cd /usr/local/tfabric/tools
 touch config/ztcp0.conf config/ztcp1.conf.edited run/01.stat run/02.trace run/03.new
+touch run/04-0.capture
 touch /run/harp/agent.sock
 getent() { echo "harp:x:9:9:$name:/:/bin/sh"; }
 userdel() { echo "userdel $*"; }

@@ -391,7 +391,8 @@ def test_declining_plugin_is_reported() -> None:
         {
             "OMPI_COMM_WORLD_RANK": "{rank}",
             "OMPI_COMM_WORLD_SIZE": "2",
-            "SLURM_STEP_NUM_TASKS": "1",
+            "SLURM_PROCID": "5",
+            "SLURM_STEP_NUM_TASKS": "2",
             "SLURM_STEP_NODELIST": "192.0.2.1",
             "SLURM_JOB_NODELIST": "127.0.[0,4-5].1,192.0.2.2",
         },
