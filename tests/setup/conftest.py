@@ -68,8 +68,9 @@ class SetUpHost:
 
     def state(self) -> dict[str, Any]:
         """All state that set-up may change: routes and files."""
+        routes = self.host.run(["ip", "route"]).stdout
         return {
-            "routes": self.host.run(["ip", "route"]).stdout,
+            "routes": routes.replace(" linkdown", ""),  # a new NIC is up a moment later
             "files": {
                 str(path): path.read_text() if path.is_file() else ""
                 for path in sorted(self.tools.parent.rglob("*"))
