@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 import click
 
-from tools.hosts.lab import Lab
-from tools.hosts.torch_job import end_well, sites, torch_job
 from tools.measure.jobs import hosts as lab_hosts
 from tools.measure.options import json_option
 from tools.measure.tables import markdown
@@ -46,16 +43,13 @@ def conformance(
     form = "spoiled" if inject_wrong else "short" if short else "full"
     ranks = max(groups)
     hosts = min(hosts, ranks)
-    with lab_hosts.failures_told(), Lab(max(2, hosts)) as lab:
-        with tempfile.TemporaryDirectory() as folder:
-            places = sites(Path(folder), lab, ranks, hosts)
-            program = lab_hosts.PROGRAMS / "conformance.py"
-            with torch_job(places, program, form, *groups) as job:
-                end_well(job, LIMIT_S)
-                records = lab_hosts.told(job[0])
-    print(f"Collectives over HARP beside Gloo, {hosts} hosts, {lab.wire.name}, {form}\n")
+    with lab_hosts.failures_told():
+        records, wire = lab_hosts.run(
+            "conformance.py", form, *groups, hosts=hosts, ranks=ranks, limit_s=LIMIT_S
+        )
+    print(f"Collectives over HARP beside Gloo, {hosts} hosts, {wire}, {form}\n")
     print(report(records))
-    lab_hosts.save(json_path, records, wire=lab.wire.name, hosts=hosts, form=form)
+    lab_hosts.save(json_path, records, wire=wire, hosts=hosts, form=form)
     wrong = [what for one in records for what in one["wrong"]]
     for what in wrong[:SHOWN]:
         print("wrong:", what)

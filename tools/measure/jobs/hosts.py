@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Optional
 
 import click
@@ -72,18 +72,20 @@ def run(
     program: str,
     *words: object,
     hosts: int,
-    wire: str,
+    wire: str = "veth-1500",
     relay: Optional[RelaySpec] = None,
+    ranks: Optional[int] = None,
+    limit_s: float = JOB_LIMIT_S,
 ) -> Run:
-    """Runs a program of PROGRAMS with a rank on each host.
+    """Runs a program of PROGRAMS with a rank on each host, or with `ranks` that share the hosts.
 
-    Raises LabError, RelayError, or AssertionError if a rank fails or JOB_LIMIT_S passes.
+    Raises LabError, RelayError, or AssertionError if a rank fails or limit_s passes.
     """
-    with Lab(hosts=hosts, wire=wire, relay=relay) as lab, tempfile.TemporaryDirectory() as folder:
-        places = sites(Path(folder), lab, hosts)
-        with torch_job(places, PROGRAMS / program, *words) as ranks:
-            end_well(ranks, JOB_LIMIT_S)
-            return Run(told(ranks[0]), lab.wire.name)
+    with Lab(hosts=max(2, hosts), wire=wire, relay=relay) as lab, TemporaryDirectory() as folder:
+        places = sites(Path(folder), lab, ranks or hosts, hosts)
+        with torch_job(places, PROGRAMS / program, *words) as job:
+            end_well(job, limit_s)
+            return Run(told(job[0]), lab.wire.name)
 
 
 def save(path: Optional[Path], records: Sequence[dict[str, Any]], **facts: Any) -> None:

@@ -4,15 +4,12 @@ turns."""
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Optional
 
 import click
 
-from tools.hosts.lab import Lab
-from tools.hosts.torch_job import end_well, sites, torch_job
 from tools.measure.jobs import hosts as lab_hosts
 from tools.measure.options import json_option
 from tools.measure.tables import markdown, size_text
@@ -53,14 +50,9 @@ def shared_memory(
 ) -> None:
     """Time each collective between ranks of one host, with shared memory and with links."""
     lab_hosts.require("torch")
-    with lab_hosts.failures_told(), Lab(wire=wire) as lab:
-        with tempfile.TemporaryDirectory() as folder:
-            places = sites(Path(folder), lab, ranks, hosts=1)
-            program = lab_hosts.PROGRAMS / "shared_memory.py"
-            with torch_job(places, program, rounds, *sizes) as job:
-                end_well(job, lab_hosts.JOB_LIMIT_S)
-                records = lab_hosts.told(job[0])
-    print(f"collectives of {ranks} ranks on one host, {lab.wire.name}, {rounds} rounds: median of "
-          "the ratios (quartiles)\n")  # fmt: skip
-    print(report(records))
-    lab_hosts.save(json_path, records, wire=lab.wire.name, ranks=ranks)
+    with lab_hosts.failures_told():
+        done = lab_hosts.run("shared_memory.py", rounds, *sizes, hosts=1, wire=wire, ranks=ranks)
+    print(f"collectives of {ranks} ranks on one host, {done.wire}, {rounds} rounds: median of the "
+          "ratios (quartiles)\n")  # fmt: skip
+    print(report(done.records))
+    lab_hosts.save(json_path, done.records, wire=done.wire, ranks=ranks)
