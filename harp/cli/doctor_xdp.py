@@ -144,8 +144,8 @@ def _check_settings(about: str, name: str) -> Iterator[Finding]:
 
 
 def _check_vlans(about: str, name: str) -> Iterator[Finding]:
-    vlans = [vlan for vlan in host.vlans(name) if nic_settings.value(name, "rxvlan")]
-    if vlans:
+    vlans = host.vlans(name)
+    if vlans and nic_settings.value(name, "rxvlan"):
         yield note(
             about,
             f"{name} carries VLANs ({', '.join(vlans)}), and takes the tag out of a frame before "
