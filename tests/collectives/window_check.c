@@ -105,6 +105,14 @@ static const char *plan_all(struct scene *scene, struct world *world)
   return wrong;
 }
 
+static void clear(struct scene *scenes, int operations, struct world *world)
+{
+  for (int operation = 0; operation < operations; operation++) {
+    scene_free(&scenes[operation]);
+  }
+  world_free(world);
+}
+
 static bool check(int kind, struct shape shape, int dtype, int size, unsigned seed)
 {
   struct world world;
@@ -119,10 +127,7 @@ static bool check(int kind, struct shape shape, int dtype, int size, unsigned se
     wrong = plan_all(&scenes[number], &world);
   }
   wrong = wrong ? wrong : run(scenes, FEW, &world);
-  for (int number = 0; number < FEW; number++) {
-    scene_free(&scenes[number]);
-  }
-  world_free(&world);
+  clear(scenes, FEW, &world);
   if (wrong) {
     printf("check %u: kind %d, %d hosts of %d ranks, type %d, size %d: %s\n", seed, kind,
            shape.hosts, shape.local, dtype, size, wrong);
@@ -147,10 +152,7 @@ static bool check_many(int kind, int lazy, unsigned seed)
     wrong = plan_all(&scenes[number], &world);
   }
   wrong = wrong ? wrong : run(scenes, MANY, &world);
-  for (int number = 0; number < MANY; number++) {
-    scene_free(&scenes[number]);
-  }
-  world_free(&world);
+  clear(scenes, MANY, &world);
   if (wrong) {
     printf("many: kind %d, lazy rank %d: %s\n", kind, lazy, wrong);
   }

@@ -35,15 +35,6 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The run folder of a container, which this host does not look into."""
-    folder = tmp_path / "pod"
-    folder.mkdir()
-    monkeypatch.setenv("HARP_RUN_DIR", str(folder))
-    return folder
-
-
 def left_behind(folder: Path, count: int) -> list[Path]:
     """Good files that no process holds."""
     file = _engine.StatFile()
@@ -88,12 +79,12 @@ def readings(monkeypatch: pytest.MonkeyPatch, pids: Sequence[int]) -> list[set[t
 
 @needs_root
 def test_files_of_root_in_a_users_hands_are_the_users(
-    pod: Path, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ended processes of root have left them behind. They take nothing of what may be read for
     root, and are no processes of root."""
     mine = _engine.StatFile()
-    old = left_behind(pod, 6)
+    old = left_behind(run_dir, 6)
     with held([f"+{path}" for path in old]) as pid:
         monkeypatch.setattr(statfile, "FILES_MOST", 3)
         for found in readings(monkeypatch, [pid, os.getpid()]):
@@ -103,11 +94,13 @@ def test_files_of_root_in_a_users_hands_are_the_users(
 
 
 @needs_root
-def test_a_user_cannot_rename_anothers_process(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_cannot_rename_anothers_process(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A user may give a file a second name, by a mount namespace of its own. The lock tells who
     publishes it."""
     mine = _engine.StatFile()
-    other = pod / "ffffffffffffffff.stat"
+    other = run_dir / "ffffffffffffffff.stat"
     other.hardlink_to(mine.path)
     with held([f"-{other}"]) as pid:
         for found in readings(monkeypatch, [pid, os.getpid()]):
@@ -139,23 +132,23 @@ def test_descriptors_of_a_user_are_bounded(tmp_path: Path, monkeypatch: pytest.M
 
 @needs_root
 def test_bytes_of_a_user_are_bounded(
-    tmp_path: Path, pod: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = _engine.StatFile()
     with ExitStack() as stack:
-        for path in left_behind(pod, 8):
+        for path in left_behind(run_dir, 8):
             os.chown(path, USER, -1)
             fcntl.flock(stack.enter_context(path.open()), fcntl.LOCK_EX)
         size = path.stat().st_size
         monkeypatch.setattr(statfile, "BYTES_MOST", 6 * size)
-        found = [one.uid for one in statfile.scan([pod])]
+        found = [one.uid for one in statfile.scan([run_dir])]
     # Two readings for each file.
     assert sorted(found) == [0] + [USER] * 3
     mine.close()
 
 
 def test_a_file_that_keeps_changing_is_read_a_bounded_number_of_times(
-    pod: Path, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process appears without the flows that change."""
     file = _engine.StatFile()
@@ -167,13 +160,13 @@ def test_a_file_that_keeps_changing_is_read_a_bounded_number_of_times(
     content[first] = 3
     monkeypatch.setattr(foreign, "read_fd", lambda *_: sizes.append(1) or bytes(content))
     monkeypatch.setattr(statfile, "BYTES_MOST", 5 * len(content))
-    (one,) = statfile.scan([pod])
+    (one,) = statfile.scan([run_dir])
     assert (one.flows, len(sizes)) == ([], 5)
     file.close()
 
 
 def test_more_flows_than_any_release_writes_are_refused(
-    pod: Path, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = _engine.StatFile()
     monkeypatch.setattr(statfile, "_FLOWS_MOST", 511)
