@@ -261,7 +261,12 @@ bool flow_move_in(struct link_flow *fresh, struct link_instance *to, const struc
   return true;
 }
 
-void flow_move_refused(struct link_flow *fresh) { atomic_fetch_add(&fresh->move->refusals, 1); }
+void flow_move_refused(struct link_flow *fresh)
+{
+  if (atomic_fetch_add(&fresh->move->refusals, 1) == 0) {
+    atomic_store(&fresh->move->refused_since, harp_instance_now(fresh->instance));
+  }
+}
 
 void flow_move_lost(struct link_flow *fresh)
 {
@@ -277,7 +282,9 @@ void flow_move_lost(struct link_flow *fresh)
 
 void flow_move_watch(struct link_flow *fresh)
 {
-  if (fresh->move && flow_attempt_is_over(fresh)) {
+  /* A later step needs no answer of the peer, which has its welcome acknowledged already. */
+  bool waits = fresh->move && atomic_load(&fresh->move->step) == MOVE_HANDSHAKE;
+  if (waits && flow_attempt_is_over(fresh)) {
     flow_close_free(fresh, FLOW_CLOSE_RESET);
   }
 }

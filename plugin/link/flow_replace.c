@@ -208,6 +208,7 @@ void flow_continue_sending(struct link_flow *flow, const struct welcome *welcome
   uint64_t missed = welcome->received - flow->acked;
   uint64_t held = atomic_load_explicit(&flow->held, memory_order_relaxed);
   flow->state = FLOW_OPEN;
+  flow->connected_epoch = flow->epoch;
   if (missed > held) {
     link_fail(flow->link, -EPROTO,
               "flow %u: the peer claims to have received %llu more bytes, but only %llu are "

@@ -11,8 +11,10 @@
 
 enum {
   ROUTES = 32,
-  REFUSALS_MOST = 3, /* one may mean that the peer still handles another move of the flow */
+  REFUSALS_MOST = 3,
 };
+/* ns: a peer also refuses a flow as long as it handles an earlier move of the flow. */
+#define REFUSED_TIME 2000000000ull
 #define MOVE_BACK_TIME 1000000000ull /* ns between attempts to move back */
 #define ROUTE_TIME 200000000ull      /* ns between attempts at least */
 
@@ -144,10 +146,17 @@ static void give_up(struct link_flow *flow)
             flow->number);
 }
 
+static bool is_refused(const struct link_flow *flow, uint64_t now)
+{
+  const struct flow_move *move = &flow->link->moves[flow->number];
+  return atomic_load(&move->refusals) >= REFUSALS_MOST &&
+         now > atomic_load(&move->refused_since) + REFUSED_TIME;
+}
+
 /* Tries the routes in turn. The flow's own route comes first if its NIC is up. */
 static bool try_routes(struct link_flow *flow, bool down, uint64_t now)
 {
-  if (atomic_load(&flow->link->moves[flow->number].refusals) >= REFUSALS_MOST) {
+  if (is_refused(flow, now)) {
     give_up(flow);
     return true;
   }

@@ -134,6 +134,7 @@ struct flow_move {
   struct hello hello;        /* receiver */
   bool released;
   atomic_uint refusals; /* sender: attempts in a row that the peer has reset or refused */
+  _Atomic(uint64_t) refused_since; /* ns: the first of them */
 };
 
 /* A way to the peer: an instance of one of our NICs, and an end of the peer. */
@@ -158,6 +159,7 @@ struct link_flow {
   bool fin_in;                 /* the peer's FIN was received */
   bool checked;                /* chunks have a checked header and a trailer */
   uint32_t epoch;              /* number of attempts to give it a new connection */
+  uint32_t connected_epoch;    /* sender: the attempt that its connection comes from */
   struct link_flow *candidate; /* the flow being opened to replace this one */
   struct link_flow *replaces;  /* the flow that this candidate is to replace */
   struct flow_move *move;      /* the move that this flow was created for */

@@ -145,6 +145,15 @@ static bool abandoned(const struct link_flow *flow, int error)
          flow->handshake_left > 0 && error == -ECONNRESET;
 }
 
+/* Whether the peer may have dropped the sender's connection for a newer one, whose welcome never
+ * arrived. Another attempt follows; flow_watch_lost limits the wait. */
+static bool superseded(const struct link_flow *flow, int error)
+{
+  const struct net_link *link = flow->link;
+  return link && link->sends && flow->state == FLOW_OPEN &&
+         flow->connected_epoch != flow->epoch && error == -ECONNRESET;
+}
+
 /* Whether a new connection of the receiver's flow continues where this one ends. The bytes of this
  * one are kept then, because the next welcome says that they were received. */
 static bool continues(const struct link_flow *flow, int error)
@@ -156,7 +165,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
 {
   struct link_flow *flow = user;
   struct net_link *link = flow->link;
-  bool waits = abandoned(flow, error);
+  bool waits = abandoned(flow, error) || superseded(flow, error);
   flow_trace(flow, HARP_TRACE_closed, (uint32_t)-error, 0);
   if (continues(flow, error) && !flow_keep_received(flow)) {
     link_fail(link, -ENOMEM, "flow %u: no memory for the bytes of its old connection",

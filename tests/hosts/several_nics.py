@@ -146,7 +146,7 @@ class Traffic:
         wait_until(
             lambda: self.rounds >= limit or self._error, timeout, "no traffic", list(self._comms())
         )
-        assert self._error is None, self._error
+        assert self._error is None, (self._error, [rank.lines() for rank in self._comms()])
 
     def stop(self) -> None:
         """Ends after the current round. Raises what went wrong."""
