@@ -213,3 +213,21 @@ void flow_watch_lost(struct link_flow *flow)
               flow->number);
   }
 }
+
+void flow_watch_ended(struct link_flow *flow)
+{
+  struct net_link *link = flow->link;
+  if (!link || flow->state != FLOW_CLOSED || !flow->fin_in || link_ended(link)) {
+    return;
+  }
+  uint64_t running = harp_instance_running_time(flow->instance);
+  unsigned timeout_ms = flow_config(flow)->timeout_ms;
+  if (link_idle(link)) {
+    flow->lost = running;
+  } else if (running - flow->lost > timeout_ms * 1000000ull) {
+    link_fail(link, -ECONNRESET,
+              "flow %u: the peer closed it, and no other flow brought the expected message within "
+              "timeout_ms (%u): the peer aborted, or its process ended: see that host's log",
+              flow->number, timeout_ms);
+  }
+}

@@ -161,6 +161,17 @@ static bool continues(const struct link_flow *flow, int error)
   return abandoned(flow, error) || (flow->link && !flow->link->sends && flow_is_moving(flow));
 }
 
+/* Whether the flow's FIN came before this end, and no outstanding message needs the flow. All of
+ * its bytes were delivered then. Other flows may still bring messages: their instances may run
+ * later, when the peer's process has ended and its kernel has reset this connection.
+ * flow_watch_ended limits the wait. */
+static bool ended_in_order(const struct link_flow *flow)
+{
+  const struct net_link *link = flow->link;
+  bool others = !link->sends && atomic_load(&link->flows_ended) < link->flow_count;
+  return flow->fin_in && (others || link_idle(link));
+}
+
 static void on_closed(void *user, struct harp_tcp *tcp, int error)
 {
   struct link_flow *flow = user;
@@ -194,11 +205,12 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
     return;
   }
   flow->state = FLOW_CLOSED;
-  if (flow->fin_in && link_idle(link)) {
+  flow->lost = harp_instance_running_time(flow->instance);
+  if (!ended_in_order(flow)) {
+    lost(link, flow, error);
+  } else {
     link_peer_closed(link); /* both sides had finished: how the connection ended does not matter */
-    return;
   }
-  lost(link, flow, error);
 }
 
 /* Handles the peer's FIN, once all bytes before it were delivered. Bytes without a posted receive

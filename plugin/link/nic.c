@@ -74,6 +74,7 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
     flow_publish(flow);
     flow_watch(flow, now);
     flow_watch_lost(flow);
+    flow_watch_ended(flow);
     flow_watch_peer(flow, now);
     link_watch_opening(flow);
     links += flow->link && flow->number == 0;

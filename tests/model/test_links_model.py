@@ -30,6 +30,10 @@ KNOWN = {
         "flows=2 instances=2,2 preempt=1 seed=4; open 0 0; time 1000; send 0 100; time 1000; "
         "close 0 0; hold 1 1 40; time 40; recv 0 1"
     ),
+    "the peer's kernel resets a finished flow before another is read": (
+        "flows=2 instances=2,2 kernel=1 seed=1; open 0 0; time 1000; send 0 0; time 1000; "
+        "recv 0 1; hold 1 1 1900000; end 0"
+    ),
     "an empty last message": "flows=2; open 0 0; send 0 0; time 999; close 0 0; time 999; recv 0 1",
     "an empty last message, long after": (
         "flows=1; open 0 0; time 1000; send 0 0; end 0; time 9000000; recv 0 1"
