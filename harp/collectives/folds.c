@@ -35,11 +35,11 @@
   ORDERED(i##bits, int##bits##_t)
 
 /* A NaN in either operand stays. */
-#define FLOATS(suffix, type)                           \
-  FOLD(sum_##suffix, type, a + b)                      \
-  FOLD(product_##suffix, type, a *b)                   \
-  FOLD(min_##suffix, type, (a < b) | (a != a) ? a : b) \
-  FOLD(max_##suffix, type, (a > b) | (a != a) ? a : b)
+#define FLOATS(suffix, type)                             \
+  FOLD(sum_##suffix, type, a + b)                        \
+  FOLD(product_##suffix, type, a *b)                     \
+  FOLD(min_##suffix, type, ((a < b) | (a != a)) ? a : b) \
+  FOLD(max_##suffix, type, ((a > b) | (a != a)) ? a : b)
 
 WORDS(8)
 WORDS(16)

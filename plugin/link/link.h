@@ -560,7 +560,7 @@ bool flow_watch_route(struct link_flow *flow, bool dead, uint64_t now);
 struct flow_route flow_stripe(const struct link_flow *first, unsigned number);
 /* At every tick: fails the link if the flow has had no connection for too long. */
 void flow_watch_lost(struct link_flow *flow);
-/* At every tick: fails the link if the flow has ended, and no other flow brings what is expected. */
+/* At every tick: fails the link if the flow has ended and no other one brings what is expected. */
 void flow_watch_ended(struct link_flow *flow);
 static inline bool flow_route_same(const struct flow_route *a, const struct flow_route *b)
 {

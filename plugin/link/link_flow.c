@@ -150,8 +150,8 @@ static bool abandoned(const struct link_flow *flow, int error)
 static bool superseded(const struct link_flow *flow, int error)
 {
   const struct net_link *link = flow->link;
-  return link && link->sends && flow->state == FLOW_OPEN &&
-         flow->connected_epoch != flow->epoch && error == -ECONNRESET;
+  return link && link->sends && flow->state == FLOW_OPEN && flow->connected_epoch != flow->epoch &&
+         error == -ECONNRESET;
 }
 
 /* Whether a new connection of the receiver's flow continues where this one ends. The bytes of this

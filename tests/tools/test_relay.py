@@ -52,7 +52,9 @@ def test_relay_without_faults_loses_nothing(wire: str) -> None:
         for what in (*FAULTS, "overflowed", "unusable"):
             assert counts[way][what] == 0, (way, what)
         assert counts[way]["frames_in"] + counts[way]["kernel_lost"] == counts["nics"][sender]["tx"]
-        assert counts[way]["segments"] == counts[way]["frames_out"] == counts["nics"][receiver]["rx"]
+        assert (
+            counts[way]["segments"] == counts[way]["frames_out"] == counts["nics"][receiver]["rx"]
+        )
 
 
 def test_large_segments_are_cut_to_mtu() -> None:
