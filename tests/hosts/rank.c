@@ -526,7 +526,7 @@ static void try_all(void *listener, struct comm *comm)
 
 static void do_fork(const char *words)
 {
-  int listener, number, status;
+  int listener, number, status = 0;
   if (sscanf(words, "%d %d", &listener, &number) != 2) {
     fatal("fork LISTENER COMM");
   }
