@@ -87,7 +87,8 @@ def test_no_capability_is_needed_after_init(
         link.receiver.do("close", link.receives)
     for rank in (one, other):
         rank.do("finalize")
-        assert rank.warnings == []
+        # The end of the first rank takes the carrier of an ethdev pair down.
+        assert [line for line in rank.warnings if "Network is down" not in line] == []
         assert rank.site.published() == [] and not list(rank.site.run_folder.iterdir())
 
 
