@@ -4,6 +4,7 @@
 #include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -12,7 +13,7 @@ enum { FIRST_PORT = 10000, TRACE = 64 /* events */ };
 #define REST_NS (5 * NS_PER_S)
 
 static struct host *host;
-static struct harp_engine *engine;
+static struct harp_engine *engines[HOST_NICS];
 
 /* --- Time and random numbers (the linker redirects these calls here: --wrap) --- */
 
@@ -38,7 +39,32 @@ ssize_t __wrap_getrandom(void *out, size_t size, unsigned flags)
   return (ssize_t)size;
 }
 
-/* --- The port --- */
+/* --- The ports --- */
+
+struct nic_port {
+  struct harp_port port;
+  unsigned nic;
+};
+
+static unsigned nic_count(void) { return HARP_MAX(host->setup->nics, 1u); }
+
+static unsigned nic_number(const struct harp_port *port)
+{
+  return ((const struct nic_port *)port)->nic;
+}
+
+static struct host_nic *nic_of(const struct harp_port *port)
+{
+  return &host->nics[nic_number(port)];
+}
+
+/* Returns the number of a port's queue among those of all NICs. */
+static unsigned queue_number(const struct harp_port *port, unsigned queue)
+{
+  return nic_number(port) * host->setup->instances + queue;
+}
+
+static bool is_down(const struct harp_port *port) { return host->now < nic_of(port)->down_until; }
 
 static void hand_back(struct host_queue *queue)
 {
@@ -78,9 +104,12 @@ static void place(const struct host_frame *frame, const struct harp_rx_hint *hin
 static int receive(struct harp_port *port, unsigned number, const struct harp_rx_hint *hint,
                    struct harp_rx_frame *frames, int max)
 {
-  struct host_queue *queue = &host->queues[number];
+  struct host_queue *queue = &host->queues[queue_number(port, number)];
   bool displaced = false;
   hand_back(queue);
+  if (is_down(port)) {
+    return -ENETDOWN;
+  }
   FUZZ_EXPECT(queue->waiting_count <= (unsigned)max);
   for (unsigned i = 0; i < queue->waiting_count; i++) {
     place(queue->waiting[i], hint, i, &displaced, &frames[i]);
@@ -97,7 +126,10 @@ static int transmit(struct harp_port *port, unsigned queue, const struct harp_tx
     host->refuses--;
     return -EAGAIN;
   }
-  host->on_transmit(queue, frame);
+  if (is_down(port)) {
+    return -ENETDOWN;
+  }
+  host->on_transmit(queue_number(port, queue), frame);
   return 0;
 }
 
@@ -105,9 +137,10 @@ static void flush(struct harp_port *port, unsigned queue) {}
 
 static int reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
 {
+  struct host_nic *nic = nic_of(port);
   for (unsigned i = queue; i < HOST_PORTS; i += HOST_INSTANCES) {
-    if (!host->ports[i]) {
-      host->ports[i] = true;
+    if (!nic->ports[i]) {
+      nic->ports[i] = true;
       host->ports_taken++;
       *local = (uint16_t)(FIRST_PORT + i);
       return 0;
@@ -118,10 +151,16 @@ static int reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint
 
 static void release(struct harp_port *port, unsigned queue, uint16_t local)
 {
+  struct host_nic *nic = nic_of(port);
   unsigned i = (unsigned)local - FIRST_PORT;
-  FUZZ_EXPECT(i < HOST_PORTS && i % HOST_INSTANCES == queue && host->ports[i]);
-  host->ports[i] = false;
+  FUZZ_EXPECT(i < HOST_PORTS && i % HOST_INSTANCES == queue && nic->ports[i]);
+  nic->ports[i] = false;
   host->ports_taken--;
+}
+
+static bool has_carrier(struct harp_port *port)
+{
+  return host->now >= nic_of(port)->unplugged_until;
 }
 
 static int reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us) { return 0; }
@@ -136,33 +175,36 @@ static const struct harp_port_ops port_ops = {
     .reserve = reserve,
     .release = release,
     .reclaim = reclaim,
+    .has_carrier = has_carrier,
     .count = count,
 };
 
-/* --- The engine (replaces harp/engine/engine.c and nics.c: instances poll only on request) --- */
+/* --- Engines (replaces harp/engine/engine.c and nics.c: instances poll only on request) --- */
 
-static struct harp_port *port_create(void)
+static struct harp_port *port_create(unsigned nic)
 {
-  struct harp_port *port = calloc(1, sizeof *port);
+  struct nic_port *created = calloc(1, sizeof *created);
+  struct harp_port *port = &created->port;
+  created->nic = nic;
   port->ops = &port_ops;
   port->info.mtu = 1500;
   port->info.offloads = host->setup->offloads;
   port->info.max_frame = 65536;
-  port->info.address = host->setup->address;
+  port->info.address = HOST_NIC_ADDRESS(host->setup->address, nic);
   port->info.prefix = 24;
   return port;
 }
 
-static struct harp_instance *instance_create(struct harp_port *port, unsigned queue)
+static struct harp_instance *instance_create(const struct harp_engine *engine, unsigned queue)
 {
   struct harp_instance *instance;
-  struct harp_instance_config config = {.port = port,
+  struct harp_instance_config config = {.port = engine->port,
                                         .config = &engine->config,
                                         .queue = queue,
                                         .cpu = -1,
                                         .callers_poll = host->setup->callers_poll};
   harp_stack_config_default(&config.stack);
-  config.stack.address = host->setup->address;
+  config.stack.address = engine->port->info.address;
   config.stack.max_connections = host->setup->max_connections;
   config.stack.packets = host->setup->packets;
   config.stack.rcvbuf = host->setup->rcvbuf;
@@ -180,39 +222,50 @@ static void statistics_create(struct harp_statfile *file)
   file->map = header;
 }
 
-static void engine_create(void)
+static struct harp_engine *engine_create(unsigned nic)
 {
-  engine = calloc(1, sizeof *engine);
+  struct harp_engine *engine = calloc(1, sizeof *engine);
   pthread_mutex_init(&engine->ports_lock, NULL);
   harp_regions_init(&engine->regions);
   engine->config.timeout_ms = host->setup->timeout_ms;
   engine->config.rto_min_us = 5000;
   engine->config.flows = host->setup->flows;
-  engine->port = port_create();
+  snprintf(engine->config.device, sizeof engine->config.device, "nic%u", nic);
+  snprintf(engine->config.stripe, sizeof engine->config.stripe, "%s",
+           host->setup->stripe ? "all" : "");
+  engine->port = port_create(nic);
   statistics_create(&engine->statfile);
-  for (unsigned i = 0; i < host->setup->instances; i++) {
-    engine->instances[i] = instance_create(engine->port, i);
-    engine->instance_count++;
-  }
+  return engine;
 }
 
-/* One NIC, which is home. */
+/* The first NIC is home. */
 int harp_nics_open(struct harp_nics *nics, char *error)
 {
   memset(nics, 0, sizeof *nics);
-  engine_create();
-  nics->claims.devices.count = 1;
-  nics->engines[0] = engine;
-  return 0;
+  for (unsigned i = 0; i < nic_count(); i++) {
+    nics->engines[i] = engines[i] = engine_create(i);
+  }
+  nics->claims.devices.count = nics->claims.count = nic_count();
+  return harp_engine_start(engines[0], error);
 }
 
-int harp_engine_start(struct harp_engine *of, char *error) { return 0; }
+int harp_engine_start(struct harp_engine *of, char *error)
+{
+  for (unsigned i = 0; i < host->setup->instances; i++) {
+    of->instances[i] = instance_create(of, i);
+    of->instance_count++;
+  }
+  return 0;
+}
 
 bool harp_engine_on_link(const struct harp_engine *of, uint32_t address) { return true; }
 
 bool harp_engine_reaches(const struct harp_engine *of, uint32_t address) { return true; }
 
-bool harp_engine_link_up(const struct harp_engine *of) { return true; }
+bool harp_engine_link_up(const struct harp_engine *of)
+{
+  return !harp_instance_link_down(of->instances[0]) && harp_port_has_carrier(of->port);
+}
 
 int harp_engine_reserve(struct harp_engine *of, unsigned instance, uint16_t wanted, uint16_t *out)
 {
@@ -229,18 +282,24 @@ void harp_engine_dump(struct harp_engine *of, const char *reason) {}
 
 void harp_engine_unpublish(const struct harp_engine *of) {}
 
-void harp_nics_close(struct harp_nics *nics)
+static void engine_close(struct harp_engine *of)
 {
-  struct harp_engine *of = nics->engines[0];
   for (unsigned i = 0; i < of->instance_count; i++) {
     harp_instance_destroy(of->instances[i]);
-    hand_back(&host->queues[i]);
+    hand_back(&host->queues[queue_number(of->port, i)]);
   }
   harp_regions_clear(&of->regions);
   pthread_mutex_destroy(&of->ports_lock);
   free(of->statfile.map);
   free(of->port);
   free(of);
+}
+
+void harp_nics_close(struct harp_nics *nics)
+{
+  for (unsigned i = 0; i < nic_count(); i++) {
+    engine_close(nics->engines[i]);
+  }
 }
 
 void harp_nics_forget(struct harp_nics *nics) {}
@@ -266,7 +325,7 @@ struct host *host_create(const struct host_setup *setup, uint64_t now,
 
 void host_destroy(void)
 {
-  for (unsigned i = 0; i < HOST_INSTANCES; i++) {
+  for (unsigned i = 0; i < HOST_QUEUES; i++) {
     struct host_queue *queue = &host->queues[i];
     while (queue->waiting_count > 0) {
       free(queue->waiting[--queue->waiting_count]);
@@ -276,10 +335,14 @@ void host_destroy(void)
   host = NULL;
 }
 
+static unsigned queue_count(void) { return nic_count() * host->setup->instances; }
+
 void host_poll(void)
 {
-  for (unsigned i = 0; i < engine->instance_count; i++) {
-    harp_instance_poll(engine->instances[i], NULL);
+  for (unsigned i = 0; i < queue_count(); i++) {
+    if (host_instance(i)) {
+      harp_instance_poll(host_instance(i), NULL);
+    }
   }
 }
 
@@ -292,8 +355,8 @@ static void go_to(uint64_t when)
 static uint64_t first_deadline(void)
 {
   uint64_t first = UINT64_MAX;
-  for (unsigned i = 0; i < engine->instance_count; i++) {
-    first = HARP_MIN(first, harp_instance_deadline(engine->instances[i]));
+  for (unsigned i = 0; i < queue_count(); i++) {
+    first = host_instance(i) ? HARP_MIN(first, harp_instance_deadline(host_instance(i))) : first;
   }
   return first;
 }
@@ -309,8 +372,8 @@ void host_sleep(uint64_t least)
 void host_rest(void)
 {
   uint64_t next = host->now + REST_NS;
-  for (unsigned i = 0; i < engine->instance_count; i++) {
-    next = HARP_MIN(next, harp_stack_next_deadline(host_stack(i)));
+  for (unsigned i = 0; i < queue_count(); i++) {
+    next = host_instance(i) ? HARP_MIN(next, harp_stack_next_deadline(host_stack(i))) : next;
   }
   go_to(next);
 }
@@ -330,6 +393,9 @@ struct host_frame *host_frame(unsigned queue, uint32_t header_length, uint32_t p
   return frame;
 }
 
-struct harp_instance *host_instance(unsigned queue) { return engine->instances[queue]; }
+struct harp_instance *host_instance(unsigned queue)
+{
+  return engines[queue / host->setup->instances]->instances[queue % host->setup->instances];
+}
 
-struct harp_stack *host_stack(unsigned queue) { return engine->instances[queue]->stack; }
+struct harp_stack *host_stack(unsigned queue) { return host_instance(queue)->stack; }

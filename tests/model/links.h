@@ -6,6 +6,7 @@
  *
  *   process.c  a process: the plugin and its instances, without threads
  *   wire.c     frames between the two, with the fault port's delay and loss; reset connections
+ *   nics.c     outages of NICs
  *   world.c    time: the order of polls and calls, and pauses
  *   rank.c     a rank's calls, like NCCL's, and their required results
  *   end.c      conditions at the end of a program
@@ -32,6 +33,9 @@ enum {
   TIMEOUT_MS = 4000,
 };
 #define TIMEOUT_NS (TIMEOUT_MS * 1000000ull)
+/* The part of its timeout that a link must tolerate, like 50 s of 60 s. A lost probe of an idle
+ * peer costs a sixth. */
+#define BORNE (TIMEOUT_NS / 6 * (world.settings.loss ? 4 : 5))
 
 enum role_kind { SENDER, RECEIVER, ROLES };
 
@@ -84,16 +88,18 @@ struct side {
   struct host_setup setup;
   bool gone;                         /* the process has ended */
   bool busy;                         /* in a call that sleeps */
-  unsigned polling;                  /* the instances that poll now, a bit each */
+  unsigned polling;                  /* the queues that are polled now, a bit each */
   bool wants_end;                    /* end the process after all its roles are closed */
   uint64_t paused_until, away_until; /* ns: pauses of the process and of its caller */
-  uint64_t poll_at[HOST_INSTANCES], held_until[HOST_INSTANCES];
-  uint64_t call_at;
+  uint64_t poll_at[HOST_QUEUES], held_until[HOST_QUEUES];
+  uint64_t call_at, thread_at;
+  uint64_t off_until[HOST_NICS]; /* ns: the frames of a NIC are lost until then */
+  bool warns_of_nics;            /* an outage deserves a warning */
 };
 
 struct settings {
-  unsigned flows, instances[SIDES];
-  bool checksum, callers_poll, tso, scatter,
+  unsigned flows, instances[SIDES], nics[SIDES];
+  bool checksum, callers_poll, tso, scatter, stripe, /* links are spread over NICs */
       preempt,             /* instances poll in the middle of others' polls */
       kernel;              /* kernel: resets segments to an ended process */
   uint64_t delay_us, loss; /* loss: per 1000 frames */
@@ -101,9 +107,8 @@ struct settings {
 };
 
 struct tuple {
-  uint32_t address[SIDES]; /* by side */
-  uint16_t port[SIDES];
-  unsigned directions; /* blackholed directions: a bit per sending side */
+  struct harp_endpoint ends[SIDES]; /* by side */
+  unsigned directions;              /* blackholed directions: a bit per sending side */
 };
 enum { TUPLES = 16 };
 
@@ -118,11 +123,12 @@ struct world {
   struct tuple tuples[TUPLES];
   unsigned tuple_count;
   uint64_t steps, frames; /* executed so far */
+  bool had_outage;        /* of a NIC */
   bool over;              /* the program has ended, and warnings are ignored */
   bool watching;
   /* A store to the first one: no instance polls from now on. To another one: this instance does.
    * tests/model/writes.py sees the stores. */
-  volatile uint8_t phases[1 + SIDES * HOST_INSTANCES];
+  volatile uint8_t phases[1 + SIDES * HOST_QUEUES];
   unsigned phase;
 };
 extern struct world world;
@@ -145,6 +151,24 @@ bool wire_blackhole(const struct line *line, unsigned flow, unsigned directions)
 bool wire_reset(const struct line *line, unsigned flow, unsigned side);
 void wire_clear(void);
 
+/* --- nics.c --- */
+enum outage {
+  OUTAGE_DOWN,      /* the device reports it at once */
+  OUTAGE_UNPLUGGED, /* the process asks for the carrier */
+  OUTAGE_SILENT,    /* the process is not told */
+  OUTAGES,
+};
+/* Begins an outage of ns. */
+void nic_goes_off(struct side *side, unsigned nic, enum outage outage, uint64_t ns);
+/* Returns the NIC with the address (network order), or setup.nics: none has it. */
+unsigned nic_of_address(const struct side *side, uint32_t address);
+/* Returns the time when all NICs work, ns. */
+uint64_t nics_off_until(void);
+static inline bool nics_are_off(void) { return nics_off_until() > world.now; }
+/* ns: a longer disturbance with an outage may fail a link that is not open: its flows do not move
+ * yet, and a SYN that is sent again waits for a second. */
+#define OPENING_NS (TIMEOUT_NS / 4)
+
 /* --- world.c --- */
 void world_open(const struct settings *settings);
 void world_close(void);
@@ -161,11 +185,15 @@ void world_disturb(uint64_t ns, const char *what);
 bool world_is_disturbed(void);
 /* Tells which instance polls, if the world is watched; 0: none. Returns the one before. */
 unsigned world_phase(unsigned phase);
-/* Returns the time when all pauses have ended. */
+/* Returns the time when all pauses and outages have ended. */
 uint64_t world_paused_until(void);
 /* Ends the side's process, which may sleep meanwhile. */
 void side_ends(struct side *side);
 void side_says(unsigned side, bool warning, const char *text);
+/* Runs the side's new thread soon. */
+void side_starts_thread(unsigned side);
+/* Polls the instances of a NIC soon. */
+void side_polls_soon(struct side *side, unsigned nic);
 /* Lets another instance of the side poll now, if the program wants that. */
 void side_preempts(unsigned side);
 
@@ -176,6 +204,9 @@ void rank_calls(unsigned side);
 void close_listeners(unsigned side);
 void line_excuse(struct line *line, const char *why);
 void excuse_all(const char *why);
+/* Excuses the lines with an end that was closed long before the end of the outages, or with a
+ * receiver whose last acknowledgements may be lost. */
+void excuse_closing(void);
 /* Excuses the lines that are not open yet. */
 void excuse_opening(const char *why);
 /* Returns true if a warning may have a reason. */
@@ -184,6 +215,15 @@ unsigned role_open_posts(const struct role *role);
 static inline unsigned role_side(const struct line *line, unsigned kind)
 {
   return kind == SENDER ? line->from : !line->from;
+}
+static inline unsigned side_queues(const struct side *side)
+{
+  return side->setup.nics * side->setup.instances;
+}
+/* The queue belongs to a NIC that has started. */
+static inline bool side_has_queue(const struct side *side, unsigned queue)
+{
+  return !side->gone && queue < side_queues(side) && side->api->instance(queue);
 }
 void rank_connects_nowhere(unsigned side);
 /* The rank is gone: none of its calls matters any more. */

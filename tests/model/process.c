@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The interface of a process of the model, and its environment: sleep, log, and a count of its
- * memory. */
+/* The interface of a process of the model, and its environment: sleep, log, its thread, and a count
+ * of its memory. */
 #include "tests/model/process.h"
 
 #include <stdarg.h>
@@ -51,6 +51,44 @@ void __wrap_free(void *memory)
 {
   blocks -= memory != NULL;
   __real_free(memory);
+}
+
+/* --- The thread that starts NICs --- */
+
+static struct {
+  void *(*function)(void *); /* NULL: there is none, or it has run */
+  void *argument;
+  bool at_once; /* the process ends */
+} thread;
+
+int __wrap_harp_thread_start(pthread_t *handle, void *(*function)(void *), void *argument,
+                             const char *name);
+
+static void run_thread(void)
+{
+  void *(*function)(void *) = thread.function;
+  thread.function = NULL;
+  if (function) {
+    function(thread.argument);
+  }
+}
+
+static void *do_nothing(void *argument) { return NULL; }
+
+/* The owner runs the function later. The plugin joins another thread in its place: glibc_floor.h
+ * names the version of pthread_join, so no call of it can come here. */
+int __wrap_harp_thread_start(pthread_t *handle, void *(*function)(void *), void *argument,
+                             const char *name)
+{
+  FUZZ_EXPECT(!thread.function);
+  thread.function = function;
+  thread.argument = argument;
+  if (thread.at_once) {
+    run_thread();
+  } else {
+    calls->starts();
+  }
+  return -pthread_create(handle, NULL, do_nothing, NULL);
 }
 
 /* --- Where another instance may come in between --- */
@@ -127,7 +165,13 @@ static struct host *create(const struct host_setup *setup, uint64_t now, uint64_
   return here;
 }
 
-static void finalize(void) { net_finalize(here->context); }
+static void finalize(void)
+{
+  run_thread();
+  thread.at_once = true;
+  net_finalize(here->context);
+  thread.at_once = false;
+}
 
 static void destroy(void)
 {
@@ -144,16 +188,29 @@ static uint64_t rest_deadline(unsigned queue)
   return harp_stack_next_deadline(host_stack(queue));
 }
 
+/* Returns the number of local ports that NICs hold as long as they live. */
+static unsigned shared_ports(void)
+{
+  unsigned count = 0;
+  for (unsigned i = 0; i < here->transport->nics.claims.devices.count; i++) {
+    count += here->transport->of_device[i]->shared_port != 0;
+  }
+  return count;
+}
+
 static const char *in_use(void)
 {
   const struct harp_pool *pool;
-  const char *what = here->ports_taken ? "local ports" : NULL;
-  for (unsigned i = 0; i < here->setup->instances && !what; i++) {
-    const struct nic_instance *part = &here->transport->home->parts[i];
-    what = part->flows ? "flows" : part->used_ports ? "used ports" : NULL;
-    what = what ? what : stack_in_use(host_stack(i), &pool);
+  const char *what = NULL;
+  struct transport_nic *nic = NULL;
+  while ((nic = nic_next(here->transport, nic))) {
+    for (unsigned i = 0; i < nic_instances(nic) && !what; i++) {
+      const struct nic_instance *part = &nic->parts[i];
+      what = part->flows ? "flows" : part->used_ports ? "used ports" : NULL;
+      what = what ? what : stack_in_use(part->instance->stack, &pool);
+    }
   }
-  return what;
+  return !what && here->ports_taken > shared_ports() ? "local ports" : what;
 }
 
 static long blocks_taken(void) { return blocks; }
@@ -162,6 +219,7 @@ __attribute__((visibility("default"))) const struct process_api harp_model_proce
     .create = create,
     .finalize = finalize,
     .destroy = destroy,
+    .run_thread = run_thread,
     .instance = host_instance,
     .poll = poll_one,
     .deadline = deadline,

@@ -14,6 +14,7 @@ struct process_calls {
   void (*sleeps)(uint64_t ns);
   void (*says)(bool warning, const char *line);
   void (*preempts)(void); /* another instance may poll now, as by a thread of its own */
+  void (*starts)(void);   /* a thread is to run: the owner calls process_api.run_thread */
 };
 
 struct process_api {
@@ -24,7 +25,9 @@ struct process_api {
    * host_destroy. */
   void (*finalize)(void);
   void (*destroy)(void);
-  struct harp_instance *(*instance)(unsigned queue);
+  /* Runs the thread that the process has started, if it has not run yet. */
+  void (*run_thread)(void);
+  struct harp_instance *(*instance)(unsigned queue); /* NULL: its NIC has not started */
   void (*poll)(unsigned queue);
   uint64_t (*deadline)(unsigned queue);      /* ns: of the instance, */
   uint64_t (*rest_deadline)(unsigned queue); /* of its stack's timers only */

@@ -2,7 +2,7 @@
 /*
  * A program's text: settings, then steps, each after a semicolon. Sides are 0 and 1, times are us.
  *
- *   flows=2 instances=2,1 seed=7 ...
+ *   flows=2 instances=2,1 nics=2,2 seed=7 ...
  *   preempt=1: instances also poll in the middle of each other's polls, as threads do
  *   open LINE SIDE          SIDE connects, to send; the other side accepts
  *   send LINE SIZE          when the link is open and has a free slot
@@ -11,7 +11,9 @@
  *   close LINE ROLE         0: the sender, 1: the receiver; after all requests are done
  *   drop LINE ROLE          closes at once
  *   abandon LINE            connect is not called again, unless it has returned a link
- *   pause SIDE US           pauses the process; away: its caller; hold SIDE INSTANCE US: a worker
+ *   pause SIDE US           pauses the process; away: its caller; hold SIDE QUEUE US: a worker
+ *   down SIDE NIC US        the NIC fails: it loses all frames, and its process is told;
+ *                           unplug: without a carrier; silence: with a carrier
  *   blackhole LINE FLOW BITS  drops frames of its connection: those of side 0 (1), of side 1 (2)
  *   reset LINE FLOW SIDE    resets its connection at one side
  *   watch BIT               1: polls are told to a tracer from now on, with what instances share
@@ -42,6 +44,11 @@ static bool read_setting(const char *name, char **at, struct settings *settings)
   } else if (strcmp(name, "instances") == 0) {
     settings->instances[0] = (unsigned)value;
     settings->instances[1] = (unsigned)read_number(at);
+  } else if (strcmp(name, "nics") == 0) {
+    settings->nics[0] = (unsigned)value;
+    settings->nics[1] = (unsigned)read_number(at);
+  } else if (strcmp(name, "stripe") == 0) {
+    settings->stripe = value;
   } else if (strcmp(name, "checksum") == 0) {
     settings->checksum = value;
   } else if (strcmp(name, "callers_poll") == 0) {
@@ -69,7 +76,7 @@ static bool read_setting(const char *name, char **at, struct settings *settings)
 static bool read_settings(char *text, struct settings *settings)
 {
   bool good = true;
-  *settings = (struct settings){.flows = 1, .instances = {1, 1}, .delay_us = 50};
+  *settings = (struct settings){.flows = 1, .instances = {1, 1}, .nics = {1, 1}, .delay_us = 50};
   for (char *at = text + strspn(text, " "); *at && good; at += strspn(at, " ")) {
     char *name = at;
     at += strcspn(at, "=");
@@ -78,8 +85,10 @@ static bool read_settings(char *text, struct settings *settings)
     }
     good = read_setting(name, &at, settings);
   }
-  return good && settings->flows - 1 < 4 && settings->instances[0] - 1 < HOST_INSTANCES &&
-         settings->instances[1] - 1 < HOST_INSTANCES;
+  for (unsigned i = 0; i < SIDES; i++) {
+    good &= settings->instances[i] - 1 < HOST_INSTANCES && settings->nics[i] - 1 < HOST_NICS;
+  }
+  return good && settings->flows - 1 < 4;
 }
 
 /* --- Steps --- */
@@ -187,6 +196,18 @@ static void watch(bool on)
   }
 }
 
+/* OUTAGES: it is no name of an outage. */
+static enum outage outage_of(const char *name)
+{
+  static const char *const names[OUTAGES] = {
+      [OUTAGE_DOWN] = "down", [OUTAGE_UNPLUGGED] = "unplug", [OUTAGE_SILENT] = "silence"};
+  unsigned outage = 0;
+  while (outage < OUTAGES && strcmp(name, names[outage]) != 0) {
+    outage++;
+  }
+  return outage;
+}
+
 static bool side_step(const char *name, const uint64_t *numbers)
 {
   unsigned number = numbers[0] % SIDES;
@@ -201,9 +222,11 @@ static bool side_step(const char *name, const uint64_t *numbers)
       excuse_opening("its caller was away for so long that it seems to have given up");
     }
   } else if (strcmp(name, "hold") == 0) {
-    uint64_t *until = &side->held_until[numbers[1] % HOST_INSTANCES];
+    uint64_t *until = &side->held_until[numbers[1] % HOST_QUEUES];
     *until = HARP_MAX(*until, world.now) + numbers[2] * 1000;
     world_disturb(numbers[2] * 1000, "a worker was held for too long");
+  } else if (outage_of(name) < OUTAGES) {
+    nic_goes_off(side, (unsigned)numbers[1] % side->setup.nics, outage_of(name), numbers[2] * 1000);
   } else if (strcmp(name, "time") == 0) {
     world_run(world.now + numbers[0] * 1000);
   } else if (strcmp(name, "watch") == 0) {

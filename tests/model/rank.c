@@ -13,6 +13,12 @@ static const struct process_api *api_of(const struct line *line, unsigned kind)
   return world.sides[role_side(line, kind)].api;
 }
 
+/* Lines use the devices in turn. */
+static int device_of(const struct line *line, unsigned kind)
+{
+  return (int)(line->number % world.sides[role_side(line, kind)].setup.nics);
+}
+
 static const char *role_name(unsigned kind) { return kind == SENDER ? "sender" : "receiver"; }
 
 /* --- Excuses --- */
@@ -38,6 +44,18 @@ void excuse_opening(const char *why)
     const struct role *roles = world.lines[i].roles;
     if (roles[SENDER].state == ROLE_OPENING || roles[RECEIVER].state == ROLE_OPENING) {
       line_excuse(&world.lines[i], why);
+    }
+  }
+}
+
+void excuse_closing(void)
+{
+  for (unsigned i = 0; i < LINES; i++) {
+    const struct role *roles = world.lines[i].roles;
+    uint64_t closed = HARP_MAX(roles[SENDER].closed_at, roles[RECEIVER].closed_at);
+    bool long_ago = closed && nics_off_until() > closed + BORNE - TIMEOUT_NS / 6;
+    if (long_ago || (nics_are_off() && roles[RECEIVER].state == ROLE_CLOSED)) {
+      line_excuse(&world.lines[i], "an end was closed, which does not move or acknowledge");
     }
   }
 }
@@ -72,6 +90,9 @@ static void check_prompt(const struct line *line, unsigned number)
   uint64_t since = HARP_MAX(role->posts[number % LINK_REQUESTS].since, role->last_done);
   since = HARP_MAX(since, HARP_MAX(line->roles[SENDER].closed_at, world.disturbed_until));
   since = HARP_MAX(since, side->away_until);
+  /* A closed end does not move. Its last frames are sent again after an outage. */
+  uint64_t off = nics_off_until();
+  since = HARP_MAX(since, off + (off > since ? off - since : 0));
   if (world.now > since + AT_ONCE) {
     wrong("line %u: a receive failed only %llu ms after the sender had closed", line->number,
           (unsigned long long)((world.now - since) / 1000000));
@@ -229,12 +250,13 @@ void line_open(struct line *line, unsigned from)
 {
   line->from = from;
   line->used = true;
-  int error = api_of(line, RECEIVER)->listen(0, line->handle, &line->listener);
+  int error =
+      api_of(line, RECEIVER)->listen(device_of(line, RECEIVER), line->handle, &line->listener);
   if (error) {
     wrong("line %u: listen: %s", line->number, strerror(-error));
   }
   line->roles[SENDER].state = line->roles[RECEIVER].state = ROLE_OPENING;
-  if (world_is_disturbed()) {
+  if (world_is_disturbed() || nics_off_until() > world.now + OPENING_NS) {
     line_excuse(line, "it was opened during a disturbance");
   }
 }
@@ -244,7 +266,7 @@ static void ask(struct line *line, unsigned kind)
   struct role *role = &line->roles[kind];
   const struct process_api *api = api_of(line, kind);
   line->has_incoming |= line->listener && line->listener->incoming;
-  int error = kind == SENDER ? api->connect(0, line->handle, &role->link)
+  int error = kind == SENDER ? api->connect(device_of(line, SENDER), line->handle, &role->link)
                              : api->accept(line->listener, &role->link);
   if (error) {
     role_fails(line, kind, 0, error, kind == SENDER ? "connect" : "accept");
@@ -276,6 +298,7 @@ static void close_role(struct line *line, unsigned kind)
   }
   role->state = ROLE_CLOSED;
   role->closed_at = world.now;
+  excuse_closing();
   if (role->link) {
     struct net_link *link = role->link;
     role->link = NULL;
@@ -343,12 +366,22 @@ static bool has_closed(unsigned side)
   return true;
 }
 
+/* The last frames of a process that ends may be lost. */
+static void excuse_ended(void)
+{
+  if (nics_are_off()) {
+    excuse_all("a process ended during an outage");
+  }
+}
+
 static void end_process(unsigned number)
 {
   struct side *side = &world.sides[number];
   tell("%c ends", 'a' + (char)number);
   close_listeners(number);
+  excuse_ended();
   side_ends(side);
+  excuse_ended();
 }
 
 void rank_calls(unsigned side)

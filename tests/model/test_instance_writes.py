@@ -13,7 +13,7 @@ from writes import Watched
 # Two links, one in each direction, each with a flow on both instances of both sides.
 SETTINGS = "flows=2 instances=2,2 tso=1; open 0 0; open 1 1; time 3000"
 ROUND = "; send 0 6000; send 1 6000; recv 0 1; recv 1 1; time 1000"
-SIDES = {"a": (1, 2), "b": (3, 4)}  # the phases of a side's instances (links.h)
+SIDES = {"a": (1, 2), "b": (5, 6)}  # the phases of a side's instances (links.h)
 
 pytestmark = [
     pytest.mark.slow,

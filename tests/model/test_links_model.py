@@ -19,7 +19,10 @@ SEED = int(os.environ.get("HARP_TEST_SEED") or 1)
 FEW = 1500
 
 
-# What was once wrong, reduced.
+TWO_NICS = "flows=2 nics=2,2 instances=1,2 preempt=1"
+SENDS = "open 0 0; time 1000; recv 0 2; send 0 60000; send 0 100; time 999000"
+
+# What was once wrong, reduced; and outages of NICs.
 KNOWN = {
     "connect is called again late": "flows=1; open 0 0; time 40; away 0 6000000",
     "a flow ends while another holds the message": (
@@ -51,6 +54,12 @@ KNOWN = {
     "an end before all flows are open": "flows=2 delay=1000 loss=300 seed=1; open 0 0; end 1",
     "an end while a flow is being replaced": (
         "flows=2; open 0 0; time 1000000; pause 1 700000; send 0 1; close 0 0; away 1 1900000"
+    ),
+    "a NIC of the sender fails": f"{TWO_NICS}; {SENDS}; down 0 0 2000000; {SENDS}",
+    "a NIC of the receiver fails": f"{TWO_NICS}; {SENDS}; down 1 0 2000000; {SENDS}",
+    "a NIC of the sender loses its carrier": f"{TWO_NICS}; {SENDS}; unplug 0 0 2000000; {SENDS}",
+    "a path to the receiver loses all frames": (
+        f"{TWO_NICS} stripe=1; {SENDS}; silence 1 1 2000000; {SENDS}"
     ),
 }
 

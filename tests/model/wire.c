@@ -21,19 +21,41 @@ static struct fault_frame *copy_of(const struct harp_tx_frame *sent)
   return frame;
 }
 
+static struct harp_endpoint source_of(const struct fault_frame *frame)
+{
+  return (struct harp_endpoint){load_address(frame->bytes + IP_SRC),
+                                load_be16(tcp_of(frame) + TCP_SOURCE)};
+}
+
+static struct harp_endpoint dest_of(const struct fault_frame *frame)
+{
+  return (struct harp_endpoint){load_address(frame->bytes + IP_DST),
+                                load_be16(tcp_of(frame) + TCP_DEST)};
+}
+
+static bool same_end(struct harp_endpoint a, struct harp_endpoint b)
+{
+  return a.address == b.address && a.port == b.port;
+}
+
 /* Returns true if the frame's connection loses all frames in this direction. */
 static bool is_blackholed(const struct fault_frame *frame, unsigned from)
 {
-  uint16_t source = load_be16(tcp_of(frame) + TCP_SOURCE);
-  uint16_t dest = load_be16(tcp_of(frame) + TCP_DEST);
   for (unsigned i = 0; i < world.tuple_count; i++) {
     const struct tuple *tuple = &world.tuples[i];
-    if (tuple->directions & 1u << from && tuple->port[from] == source &&
-        tuple->port[!from] == dest) {
+    if (tuple->directions & 1u << from && same_end(tuple->ends[from], source_of(frame)) &&
+        same_end(tuple->ends[!from], dest_of(frame))) {
       return true;
     }
   }
   return false;
+}
+
+/* Returns true if no NIC of the side passes frames with the address. */
+static bool is_off(const struct side *side, uint32_t address)
+{
+  unsigned nic = nic_of_address(side, address);
+  return nic == side->setup.nics || side->off_until[nic] > world.now;
 }
 
 static void transmit(unsigned from, const struct harp_tx_frame *sent)
@@ -44,7 +66,8 @@ static void transmit(unsigned from, const struct harp_tx_frame *sent)
   frame->segment_size = sent->length - sent->header_length > sent->segment_size ? sent->segment_size
                                                                                 : 0;
   world.frames++;
-  faults.blackhole = world.sides[from].gone || is_blackholed(frame, from);
+  faults.blackhole = world.sides[from].gone || is_blackholed(frame, from) ||
+                     is_off(&world.sides[from], source_of(frame).address);
   if (flags_of(frame) & FLAG_SYN) {
     faults.drop = 0; /* a lost SYN costs a second */
   }
@@ -88,10 +111,12 @@ static void a_says(bool warning, const char *text) { side_says(0, warning, text)
 static void b_says(bool warning, const char *text) { side_says(1, warning, text); }
 static void a_preempts(void) { side_preempts(0); }
 static void b_preempts(void) { side_preempts(1); }
+static void a_starts(void) { side_starts_thread(0); }
+static void b_starts(void) { side_starts_thread(1); }
 
 const struct process_calls side_calls[SIDES] = {
-    {.on_transmit = a_transmits, .sleeps = a_sleeps, .says = a_says, .preempts = a_preempts},
-    {.on_transmit = b_transmits, .sleeps = b_sleeps, .says = b_says, .preempts = b_preempts},
+    {a_transmits, a_sleeps, a_says, a_preempts, a_starts},
+    {b_transmits, b_sleeps, b_says, b_preempts, b_starts},
 };
 
 static void send_reset(const struct fuzz_segment *segment, unsigned to)
@@ -118,10 +143,10 @@ static void reset_from_kernel(const struct fault_frame *frame, unsigned gone)
     return;
   }
   struct fuzz_segment reset = {
-      .from = load_address(frame->bytes + IP_DST),
-      .to = load_address(frame->bytes + IP_SRC),
-      .from_port = load_be16(tcp + TCP_DEST),
-      .to_port = load_be16(tcp + TCP_SOURCE),
+      .from = dest_of(frame).address,
+      .to = source_of(frame).address,
+      .from_port = dest_of(frame).port,
+      .to_port = source_of(frame).port,
       .seq = acks ? load_be32(tcp + TCP_ACKNOWLEDGEMENT) : 0,
       .ack = acks ? 0 : next,
       .flags = acks ? FLAG_RST : FLAG_RST | FLAG_ACK,
@@ -147,20 +172,17 @@ static unsigned next_side(void)
 
 uint64_t wire_next(void) { return harp_fault_next_due(&world.lanes[next_side()]); }
 
-void wire_deliver(void)
+/* Returns the queue that receives the frames for this end. */
+static unsigned queue_of(const struct side *side, struct harp_endpoint end)
 {
-  unsigned to = next_side();
-  struct fault_frame *frame = harp_fault_due(&world.lanes[to], world.now);
-  struct side *side = &world.sides[to];
-  harp_fault_remove(&world.lanes[to], frame);
-  if (side->gone) {
-    reset_from_kernel(frame, to);
-    free(frame);
-    return;
-  }
-  unsigned queue = load_be16(tcp_of(frame) + TCP_DEST) % HOST_INSTANCES;
-  queue = queue < side->setup.instances ? queue : 0;
-  struct host_frame *in = side->api->frame(queue, frame->header_length,
+  unsigned instance = end.port % HOST_INSTANCES;
+  return nic_of_address(side, end.address) * side->setup.instances +
+         (instance < side->setup.instances ? instance : 0);
+}
+
+static void receive(struct side *side, const struct fault_frame *frame)
+{
+  struct host_frame *in = side->api->frame(queue_of(side, dest_of(frame)), frame->header_length,
                                            frame->length - frame->header_length);
   if (in) { /* NULL: the ring is full and the frame is lost */
     memcpy(in->bytes, frame->bytes, frame->length);
@@ -168,44 +190,69 @@ void wire_deliver(void)
     in->checksum_good = true;
     in->scattered = world.settings.scatter;
   }
+}
+
+void wire_deliver(void)
+{
+  unsigned to = next_side();
+  struct fault_frame *frame = harp_fault_due(&world.lanes[to], world.now);
+  struct side *side = &world.sides[to];
+  harp_fault_remove(&world.lanes[to], frame);
+  bool arrives = !is_off(side, dest_of(frame).address);
+  if (arrives && side->gone) {
+    reset_from_kernel(frame, to);
+  } else if (arrives && side_has_queue(side, queue_of(side, dest_of(frame)))) {
+    receive(side, frame);
+  }
   free(frame);
 }
 
-/* Returns the connection of a line's flow at one of its ends. */
-static const struct harp_tcp *connection(const struct line *line, unsigned kind, unsigned flow)
+/* Returns the flow of a line at one of its ends. NULL: it has no connection. */
+static const struct link_flow *connected(const struct line *line, unsigned kind, unsigned number)
 {
   const struct net_link *link = line->roles[kind].link;
-  const struct link_flow *of = link ? link->flows[flow % link->flow_count] : NULL;
-  return of ? of->tcp : NULL;
+  const struct link_flow *flow = link ? link->flows[number % link->flow_count] : NULL;
+  return flow && flow->tcp ? flow : NULL;
+}
+
+/* Stores the ends of a flow's connection, of the flow's side first. */
+static void find_ends(const struct link_flow *flow, const struct side *side,
+                      struct harp_endpoint ends[SIDES])
+{
+  ends[0] = (struct harp_endpoint){flow->at->nic->engine->port->info.address,
+                                   side->api->local_port(flow->tcp)};
+  ends[1] = side->api->peer(flow->tcp);
 }
 
 bool wire_blackhole(const struct line *line, unsigned flow, unsigned directions)
 {
-  const struct harp_tcp *tcp = connection(line, SENDER, flow);
-  if (!tcp || world.tuple_count == TUPLES) {
+  const struct link_flow *of = connected(line, SENDER, flow);
+  if (!of || world.tuple_count == TUPLES) {
     return false;
   }
   struct tuple *tuple = &world.tuples[world.tuple_count++];
-  const struct process_api *api = world.sides[line->from].api;
-  tuple->port[line->from] = api->local_port(tcp);
-  tuple->port[!line->from] = api->peer(tcp).port;
+  struct harp_endpoint ends[SIDES];
+  find_ends(of, &world.sides[line->from], ends);
+  tuple->ends[line->from] = ends[0];
+  tuple->ends[!line->from] = ends[1];
   tuple->directions = directions;
   return true;
 }
 
 bool wire_reset(const struct line *line, unsigned flow, unsigned side)
 {
-  const struct harp_tcp *tcp = connection(line, side == line->from ? SENDER : RECEIVER, flow);
-  if (!tcp || world.sides[side].gone) {
+  const struct link_flow *of = connected(line, side == line->from ? SENDER : RECEIVER, flow);
+  if (!of || world.sides[side].gone) {
     return false;
   }
-  const struct process_api *api = world.sides[side].api;
+  struct harp_endpoint ends[SIDES];
+  find_ends(of, &world.sides[side], ends);
   struct fuzz_segment reset = {
-      .from = world.sides[!side].setup.address,
-      .to = world.sides[side].setup.address,
-      .from_port = api->peer(tcp).port,
-      .to_port = api->local_port(tcp),
-      .seq = tcp->rcv.nxt,
+      .from = ends[1].address,
+      .to = ends[0].address,
+      .from_port = ends[1].port,
+      .to_port = ends[0].port,
+      .seq = of->tcp->rcv.nxt,
       .flags = FLAG_RST,
   };
   send_reset(&reset, side);

@@ -6,7 +6,9 @@
 #include "tests/model/links.h"
 
 enum {
-  WAKES_NS = 20000, /* longest time until a worker or caller starts pending work */
+  WAKES_NS = 20000,    /* longest time until a worker or caller starts pending work */
+  STARTS_NS = 5000000, /* longest time until a thread runs */
+  DOWN_NS = 1000000,   /* time between polls of a device that is down */
   STEPS_MAX = 4000000,
 };
 #define NEVER UINT64_MAX
@@ -20,7 +22,8 @@ static uint64_t soon(void) { return world.now + 1 + random_below(&world.random, 
 void side_says(unsigned side, bool warning, const char *text)
 {
   tell("%c says%s: %s", 'a' + (char)side, warning ? " WARN" : "", text);
-  if (warning && !world.over && !anything_excused()) {
+  bool of_nic = world.sides[side].warns_of_nics && strstr(text, "HARP: the device nic");
+  if (warning && !of_nic && !world.over && !anything_excused()) {
     wrong("%c warns although nothing was wrong: %s", 'a' + (char)side, text);
   }
 }
@@ -31,7 +34,9 @@ static void open_side(unsigned number)
   const struct settings *settings = &world.settings;
   side->setup = (struct host_setup){
       .address = number ? HOST_PEER : HOST_ADDRESS,
+      .nics = settings->nics[number],
       .instances = settings->instances[number],
+      .stripe = settings->stripe,
       .flows = settings->flows,
       .timeout_ms = TIMEOUT_MS,
       .offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_RX_CHECKSUM |
@@ -41,6 +46,7 @@ static void open_side(unsigned number)
       .packets = 96,
       .rcvbuf = 32 << 10,
   };
+  side->thread_at = NEVER;
   side->host = side->api->create(&side->setup, world.now, settings->seed * SIDES + number + 1,
                                  &side_calls[number]);
   side->host->transport->checksum = settings->checksum;
@@ -98,13 +104,30 @@ static void set_now(uint64_t now)
   }
 }
 
+static bool is_down(const struct side *side, unsigned queue)
+{
+  return side->host->nics[queue / side->setup.instances].down_until > world.now;
+}
+
+/* Returns the time when a queue must be polled. A device that is down takes no frame, so its
+ * instance could always send. */
+static uint64_t due_at(const struct side *side, unsigned queue)
+{
+  uint64_t due = side->api->deadline(queue);
+  return is_down(side, queue) ? HARP_MAX(due, world.now + DOWN_NS) : due;
+}
+
 /* Schedules the polls of a side's instances that have work. */
 static void wake(struct side *side)
 {
-  for (unsigned i = 0; i < side->setup.instances; i++) {
-    bool work = atomic_load(&side->api->instance(i)->posts) || side->host->queues[i].waiting_count;
+  for (unsigned i = 0; i < side_queues(side); i++) {
+    if (!side_has_queue(side, i)) {
+      continue;
+    }
+    bool work = atomic_load(&side->api->instance(i)->posts) ||
+                (side->host->queues[i].waiting_count && !is_down(side, i));
     uint64_t wakes = work && side->poll_at[i] > world.now + WAKES_NS ? soon() : NEVER;
-    side->poll_at[i] = HARP_MIN(side->poll_at[i], HARP_MIN(wakes, side->api->deadline(i)));
+    side->poll_at[i] = HARP_MIN(side->poll_at[i], HARP_MIN(wakes, due_at(side, i)));
   }
 }
 
@@ -122,21 +145,36 @@ __attribute__((noinline)) unsigned world_phase(unsigned phase)
 static void poll(struct side *side, unsigned queue)
 {
   side->polling |= 1u << queue;
-  unsigned before = world_phase(1 + (unsigned)(side - world.sides) * HOST_INSTANCES + queue);
+  unsigned before = world_phase(1 + (unsigned)(side - world.sides) * HOST_QUEUES + queue);
   side->api->poll(queue);
   world_phase(before);
   side->polling &= ~(1u << queue);
-  side->poll_at[queue] = side->api->deadline(queue);
+  side->poll_at[queue] = due_at(side, queue);
   if (side->call_at == NEVER) {
     side->call_at = soon(); /* the rank checks its requests after each poll */
+  }
+}
+
+void side_starts_thread(unsigned number)
+{
+  struct side *side = &world.sides[number];
+  side->thread_at = world.now + 1 + random_below(&world.random, STARTS_NS);
+}
+
+void side_polls_soon(struct side *side, unsigned nic)
+{
+  for (unsigned i = 0; i < side->setup.instances; i++) {
+    unsigned queue = nic * side->setup.instances + i;
+    side->poll_at[queue] = HARP_MIN(side->poll_at[queue], soon());
   }
 }
 
 void side_preempts(unsigned number)
 {
   struct side *side = &world.sides[number];
-  for (unsigned i = 0; world.settings.preempt && side->host && i < side->setup.instances; i++) {
-    bool free = side->held_until[i] <= world.now && !(side->polling & 1u << i);
+  for (unsigned i = 0; world.settings.preempt && side->host && i < side_queues(side); i++) {
+    bool free = side_has_queue(side, i) && side->held_until[i] <= world.now &&
+                !(side->polling & 1u << i);
     if (free && random_below(&world.random, 2)) {
       poll(side, i);
     }
@@ -146,7 +184,7 @@ void side_preempts(unsigned number)
 struct event {
   uint64_t when;
   unsigned side, queue;
-  enum { EVENT_NONE, EVENT_FRAME, EVENT_POLL, EVENT_CALL } kind;
+  enum { EVENT_NONE, EVENT_FRAME, EVENT_POLL, EVENT_CALL, EVENT_THREAD } kind;
 };
 
 static void consider(struct event *event, uint64_t when, unsigned kind, unsigned side,
@@ -167,10 +205,13 @@ static struct event next_event(void)
       continue;
     }
     wake(side);
-    for (unsigned j = 0; j < side->setup.instances; j++) {
+    for (unsigned j = 0; j < side_queues(side); j++) {
       uint64_t free = HARP_MAX(side->held_until[j], side->paused_until);
-      consider(&event, HARP_MAX(side->poll_at[j], free), EVENT_POLL, i, j);
+      if (side_has_queue(side, j)) {
+        consider(&event, HARP_MAX(side->poll_at[j], free), EVENT_POLL, i, j);
+      }
     }
+    consider(&event, HARP_MAX(side->thread_at, side->paused_until), EVENT_THREAD, i, 0);
     if (!side->busy) {
       uint64_t free = HARP_MAX(side->away_until, side->paused_until);
       consider(&event, HARP_MAX(side->call_at, free), EVENT_CALL, i, 0);
@@ -196,6 +237,9 @@ static bool step(uint64_t until)
     wire_deliver();
   } else if (event.kind == EVENT_POLL) {
     poll(side, event.queue);
+  } else if (event.kind == EVENT_THREAD) {
+    side->thread_at = NEVER;
+    side->api->run_thread();
   } else {
     side->call_at = NEVER;
     rank_calls(event.side);
@@ -228,8 +272,10 @@ void world_skip(uint64_t to)
     wire_deliver();
   }
   for (unsigned i = 0; i < SIDES; i++) {
-    for (unsigned j = 0; j < world.sides[i].setup.instances && !world.sides[i].gone; j++) {
-      world.sides[i].api->poll(j);
+    for (unsigned j = 0; j < HOST_QUEUES; j++) {
+      if (side_has_queue(&world.sides[i], j)) {
+        world.sides[i].api->poll(j);
+      }
     }
   }
 }
@@ -243,8 +289,11 @@ void world_kick(void)
 
 /* --- Disturbances --- */
 
-/* The part of its timeout that a link must tolerate, like 50 s of 60 s. */
-#define BORNE (TIMEOUT_NS / 6 * 5)
+/* Returns true if the disturbances may fail a link that is not open. */
+static bool handshakes_take_long(void)
+{
+  return world.settings.loss || (world.had_outage && world.silence > OPENING_NS);
+}
 
 void world_disturb(uint64_t ns, const char *what)
 {
@@ -255,7 +304,7 @@ void world_disturb(uint64_t ns, const char *what)
   world.disturbed_until = HARP_MAX(world.disturbed_until, world.now) + ns;
   if (world.silence > BORNE) {
     excuse_all(what);
-  } else if (world.settings.loss) {
+  } else if (handshakes_take_long()) {
     excuse_opening("a handshake that paused takes long to notice a loss");
   }
 }
@@ -263,16 +312,18 @@ void world_disturb(uint64_t ns, const char *what)
 bool world_is_disturbed(void)
 {
   return world.now < world.disturbed_until + TIMEOUT_NS &&
-         (world.silence > BORNE || world.settings.loss);
+         (world.silence > BORNE || handshakes_take_long());
 }
 
 uint64_t world_paused_until(void)
 {
-  uint64_t until = world.now;
+  uint64_t until = HARP_MAX(world.now, nics_off_until());
   for (unsigned i = 0; i < SIDES; i++) {
     const struct side *side = &world.sides[i];
     until = HARP_MAX(until, HARP_MAX(side->paused_until, side->away_until));
-    until = HARP_MAX(until, HARP_MAX(side->held_until[0], side->held_until[1]));
+    for (unsigned j = 0; j < HOST_QUEUES; j++) {
+      until = HARP_MAX(until, side->held_until[j]);
+    }
   }
   return until;
 }
