@@ -176,7 +176,8 @@ void link_watch_opening(struct link_flow *flow)
   /* The other flows of a spread link begin at a later call of connect, which may come late. */
   unsigned begun = link->sends ? atomic_load(&link->flows_begun) : link->flow_count;
   timeout *= link->striped && !link->sends ? ABANDONED_TIMEOUTS : 1;
-  if (open < begun && now - flow->born > timeout) {
+  bool awaited = !link->sends || flow->state != FLOW_OPEN; /* an open flow may be much older */
+  if (open < begun && awaited && now - flow->born > timeout) {
     link_fail(link, -ETIMEDOUT,
               "%u of %u flows are open after timeout_ms (%u): is the peer's process "
               "alive and running, and does a firewall let TCP through?",

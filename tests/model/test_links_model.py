@@ -55,6 +55,10 @@ KNOWN = {
     "an end while a flow is being replaced": (
         "flows=2; open 0 0; time 1000000; pause 1 700000; send 0 1; close 0 0; away 1 1900000"
     ),
+    "a spread link whose caller comes back late": (
+        "flows=1 instances=1,2 nics=2,1 stripe=1 delay=1000; open 0 0; time 300; "
+        "away 0 6000000; time 5000000; hold 1 1 1900000"
+    ),
     "a NIC of the sender fails": f"{TWO_NICS}; {SENDS}; down 0 0 2000000; {SENDS}",
     "a NIC of the receiver fails": f"{TWO_NICS}; {SENDS}; down 1 0 2000000; {SENDS}",
     "a NIC of the sender loses its carrier": f"{TWO_NICS}; {SENDS}; unplug 0 0 2000000; {SENDS}",
