@@ -13,6 +13,8 @@
 #define DOUBT_TIME 800000000ull /* ns of silence before the neighbour is probed by ARP */
 #define ARP_ROUND 8000000000ull /* ns that one round of ARP requests takes */
 
+enum { SILENT_PROBES = 2 }; /* unanswered keepalives */
+
 /* The kernel of a live host answers ARP. One silent NIC says nothing about the host if the link may
  * use others: the sender moves the flow, at the latest when its process is no longer stopped.
  * timeout_ms limits the wait. A failed round of requests does not count if it ended
@@ -28,6 +30,17 @@ static bool host_is_dead(const struct link_flow *flow, const struct harp_flow_vi
          view->arp_failed > harp_instance_link_changed(instance) + ARP_ROUND;
 }
 
+/* Starts the other NICs if the peer may have to come over one of them. It may have bytes for this
+ * side even if no receive is posted here. */
+static void start_other_nics(const struct link_flow *flow, const struct harp_flow_view *view,
+                             bool doubted)
+{
+  bool silent = doubted || view->probes >= SILENT_PROBES;
+  if ((silent || harp_instance_link_down(flow->instance)) && link_has_routes(flow->link)) {
+    transport_want_nics(flow->transport);
+  }
+}
+
 void flow_watch_peer(struct link_flow *flow, uint64_t now)
 {
   struct net_link *link = flow->link;
@@ -39,6 +52,7 @@ void flow_watch_peer(struct link_flow *flow, uint64_t now)
   uint64_t quiet = now - view.last_receive;
   if (quiet < QUIET_TIME || (link_idle(link) && !flow_owes(flow))) {
     flow->waits_since = now;
+    start_other_nics(flow, &view, false);
     return;
   }
   if (host_is_dead(flow, &view)) {
@@ -54,8 +68,6 @@ void flow_watch_peer(struct link_flow *flow, uint64_t now)
   }
   if (quiet > DOUBT_TIME) {
     harp_flow_probe_neighbour(flow->tcp); /* at most once a second */
-    if (link_has_routes(link)) {
-      transport_want_nics(flow->transport); /* the peer may come over another NIC */
-    }
   }
+  start_other_nics(flow, &view, quiet > DOUBT_TIME);
 }

@@ -59,6 +59,10 @@ KNOWN = {
         "flows=1 instances=1,2 nics=2,1 stripe=1 delay=1000; open 0 0; time 300; "
         "away 0 6000000; time 5000000; hold 1 1 1900000"
     ),
+    "a NIC of a receiver without receives fails": (
+        "flows=1 nics=2,2; open 0 0; time 9000000; send 0 60000; down 1 0 1900000; "
+        "time 1200000; down 1 0 3300000"
+    ),
     "a NIC of the sender fails": f"{TWO_NICS}; {SENDS}; down 0 0 2000000; {SENDS}",
     "a NIC of the receiver fails": f"{TWO_NICS}; {SENDS}; down 1 0 2000000; {SENDS}",
     "a NIC of the sender loses its carrier": f"{TWO_NICS}; {SENDS}; unplug 0 0 2000000; {SENDS}",
