@@ -254,26 +254,26 @@ bool link_idle(const struct net_link *link)
 }
 
 struct draining {
-  const struct link_instance *part;
+  const struct net_link *link;
   bool owes; /* a flow has bytes that are not acknowledged */
 };
 
+/* Looks at the flows of all instances: one that moves meanwhile may belong to none at its call. A
+ * flow of this instance takes no bytes during the call. */
 static void find_unacknowledged(struct harp_instance *instance, void *argument)
 {
   struct draining *draining = argument;
-  const struct net_link *link = draining->part->link;
-  for (unsigned i = 0; i < link->flow_count; i++) {
-    const struct link_flow *flow = link->flows[i];
-    draining->owes |= flow && flow->part == draining->part && flow_owes(flow);
+  for (unsigned i = 0; i < draining->link->flow_count; i++) {
+    const struct link_flow *flow = draining->link->flows[i];
+    draining->owes |= flow && atomic_load(&flow->held) > 0;
   }
 }
 
 /* Whether an acknowledgement is missing that may still come. */
 static bool link_owes(const struct net_link *link)
 {
-  struct draining draining = {.owes = false};
+  struct draining draining = {.link = link};
   for (unsigned i = 0; i < link->part_count && link->sends && !link_ended(link); i++) {
-    draining.part = &link->parts[i];
     if (harp_instance_call(link->parts[i].instance, find_unacknowledged, &draining,
                            LINK_CLOSE_MS) != 0) {
       return false; /* a worker does not answer */

@@ -63,6 +63,10 @@ KNOWN = {
         "flows=1 nics=2,2; open 0 0; time 9000000; send 0 60000; down 1 0 1900000; "
         "time 1200000; down 1 0 3300000"
     ),
+    "a close while the flow with a copied message moves": (
+        "flows=1 nics=2,2 stripe=1 delay=10 seed=1; open 0 0; recv 0 1; time 2000; "
+        "down 1 1 1900000; send 0 2999; close 0 0"
+    ),
     "a NIC of the sender fails": f"{TWO_NICS}; {SENDS}; down 0 0 2000000; {SENDS}",
     "a NIC of the receiver fails": f"{TWO_NICS}; {SENDS}; down 1 0 2000000; {SENDS}",
     "a NIC of the sender loses its carrier": f"{TWO_NICS}; {SENDS}; unplug 0 0 2000000; {SENDS}",
