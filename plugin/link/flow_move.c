@@ -69,8 +69,8 @@ bool flow_keep_received(struct link_flow *flow)
 static bool may_release(const struct link_flow *flow, const struct flow_move *move)
 {
   const struct net_link *link = move->link;
-  return flow && !atomic_load(&link->closing) && !link_ended(link) && flow->state == FLOW_OPEN &&
-         (link->sends || move->epoch > flow->epoch);
+  return flow && !atomic_load(&move->lost) && !atomic_load(&link->closing) && !link_ended(link) &&
+         flow->state == FLOW_OPEN && (link->sends || move->epoch > flow->epoch);
 }
 
 static void release(struct flow_move *move)
@@ -202,6 +202,7 @@ static struct flow_move *begin(struct link_instance *to, uint16_t number)
   move->number = number;
   move->to = to;
   move->released = false;
+  atomic_store(&move->lost, false);
   return move;
 }
 
@@ -274,7 +275,9 @@ void flow_move_lost(struct link_flow *fresh)
   int waiting = MOVE_HANDSHAKE;
   fresh->move = NULL;
   move->fresh = NULL;
-  /* adopt finds that fresh is gone if the move is in a later step. */
+  /* If the move is in a later step, release keeps the old connection, or adopt finds that fresh is
+   * gone. */
+  atomic_store(&move->lost, true);
   atomic_compare_exchange_strong(&move->step, &waiting, MOVE_NONE);
 }
 

@@ -133,6 +133,7 @@ struct flow_move {
   struct welcome welcome;    /* sender */
   struct hello hello;        /* receiver */
   bool released;
+  atomic_bool lost;     /* the new connection is; the old owner reads it */
   atomic_uint refusals; /* sender: attempts in a row that the peer has reset or refused */
   _Atomic(uint64_t) refused_since; /* ns: the first of them */
 };
