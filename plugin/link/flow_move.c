@@ -143,7 +143,12 @@ static void adopt(struct flow_move *move)
 {
   struct net_link *link = move->link;
   struct link_flow *flow = link->flows[move->number], *fresh = move->fresh;
-  if (!move->released && atomic_load(&link->closing)) {
+  if (move->released) {
+    flow_enter_instance(flow, move->to);
+    flow->epoch = move->epoch;
+    flow->peer = move->peer;
+  }
+  if (atomic_load(&link->closing)) {
     atomic_store(&move->step, MOVE_HANDSHAKE); /* flow_moves_end closes fresh as the link closes */
     return;
   }
@@ -151,10 +156,7 @@ static void adopt(struct flow_move *move)
     end(move);
     return;
   }
-  flow_enter_instance(flow, move->to);
-  flow->epoch = move->epoch;
-  flow->peer = move->peer;
-  if (!fresh || !fresh->tcp || atomic_load(&link->closing)) {
+  if (!fresh || !fresh->tcp) {
     end(move); /* the flow has no connection: the sender moves it again */
     if (!link->sends) {
       flow_resume_inherited(flow); /* a receive may have been posted meanwhile */

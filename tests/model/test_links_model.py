@@ -70,6 +70,11 @@ KNOWN = {
     "a move that is given up before a held worker has released the flow": (
         "flows=2 instances=1,2 nics=2,2; open 0 0; time 1000; recv 0 2; hold 1 1 3300000"
     ),
+    "a close between the release of a flow and its new connection": (
+        "flows=4 instances=1,1 nics=2,2 stripe=1 delay=10 seed=1; open 0 0; time 1000; "
+        "time 60; silence 0 1 200; send 0 1; recv 0 2; pause 1 1900000; silence 1 1 60; "
+        "down 1 0 700000; time 1000; time 80; time 1000"
+    ),
     "a NIC of the sender fails": f"{TWO_NICS}; {SENDS}; down 0 0 2000000; {SENDS}",
     "a NIC of the receiver fails": f"{TWO_NICS}; {SENDS}; down 1 0 2000000; {SENDS}",
     "a NIC of the sender loses its carrier": f"{TWO_NICS}; {SENDS}; unplug 0 0 2000000; {SENDS}",
