@@ -283,12 +283,12 @@ static bool link_owes(const struct net_link *link)
 }
 
 /*
- * Waits until all copies of short messages are acknowledged. A closed flow gets no new connection,
- * so the limit is long enough to notice a dead connection and to replace it. The links of a process
- * share the limit until one of them gets all acknowledgements, because a stopped peer may have many
- * links. The bytes of a live connection may still arrive later.
+ * Waits until all copies of short messages are acknowledged; false: some are not. A closed flow
+ * gets no new connection, so the limit is long enough to notice a dead connection and to replace
+ * it. The links of a process share the limit until one of them gets all acknowledgements, because a
+ * stopped peer may have many links. The bytes of a live connection may still arrive later.
  */
-static void drain(struct net_link *link)
+static bool drain(struct net_link *link)
 {
   _Atomic(uint64_t) *spent = &link->transport->draining;
   uint64_t before = atomic_load(spent), ran = 0;
@@ -300,12 +300,13 @@ static void drain(struct net_link *link)
     owes = link_owes(link);
   }
   atomic_store(spent, owes ? before + ran : 0);
+  return !owes;
 }
 
 struct detaching {
   struct net_link *link;
   const struct link_instance *part;
-  enum flow_close how;
+  enum flow_close how, moves; /* moves: the end of connections that have not taken a flow over */
 };
 
 static void detach(struct harp_instance *instance, void *argument)
@@ -317,7 +318,7 @@ static void detach(struct harp_instance *instance, void *argument)
       flow_close_free(link->flows[i], detaching->how);
     }
   }
-  flow_moves_end(link, detaching->part->at, detaching->how);
+  flow_moves_end(link, detaching->part->at, detaching->moves);
   /* The device may still read frames that refer to the requests' memory. */
   harp_instance_reclaim(instance);
 }
@@ -328,10 +329,12 @@ bool link_detach(struct net_link *link)
 {
   int error = link_error(link);
   bool in_order = link_idle(link) && (error == 0 || error == -ESHUTDOWN);
-  if (in_order) {
-    drain(link);
-  }
-  struct detaching detaching = {.link = link, .how = in_order ? FLOW_CLOSE_FIN : FLOW_CLOSE_RESET};
+  bool drained = in_order && drain(link);
+  /* A new connection that ends in order could cost the peer the old one, which may still bring what
+   * is not acknowledged. */
+  struct detaching detaching = {.link = link,
+                                .how = in_order ? FLOW_CLOSE_FIN : FLOW_CLOSE_RESET,
+                                .moves = drained ? FLOW_CLOSE_FIN : FLOW_CLOSE_RESET};
   bool held = false;
   if (!link_idle(link) && (error == 0 || error == -ECANCELED)) {
     aborts_begin(&link->transport->aborts, harp_clock_ns());

@@ -75,6 +75,9 @@ KNOWN = {
         "time 60; silence 0 1 200; send 0 1; recv 0 2; pause 1 1900000; silence 1 1 60; "
         "down 1 0 700000; time 1000; time 80; time 1000"
     ),
+    "a close long before a held worker has received the message": (
+        "flows=1 nics=1,2 stripe=1; open 0 0; time 300000; hold 1 0 3300000; send 0 1; close 0 0"
+    ),
     "a NIC of the sender fails": f"{TWO_NICS}; {SENDS}; down 0 0 2000000; {SENDS}",
     "a NIC of the receiver fails": f"{TWO_NICS}; {SENDS}; down 1 0 2000000; {SENDS}",
     "a NIC of the sender loses its carrier": f"{TWO_NICS}; {SENDS}; unplug 0 0 2000000; {SENDS}",
