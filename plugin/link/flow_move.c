@@ -311,7 +311,7 @@ void flow_moves_end(struct net_link *link, const struct nic_instance *at, enum f
     flow_move_lost(fresh);
     if (how == FLOW_CLOSE_FIN && fresh->state == FLOW_HANDSHAKE && fresh->tcp && link->sends) {
       /* The peer may have dropped the old connection for this one, so this one closes in order. */
-      harp_flow_close(fresh->tcp);
+      flow_end_attempt(fresh);
     } else {
       flow_close_free(fresh, FLOW_CLOSE_RESET);
     }

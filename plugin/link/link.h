@@ -427,6 +427,9 @@ void flow_reopen(struct link_flow *flow);
 /* Takes the flow from its link and closes its connection. Frees the flow, at once or when a
  * lingering connection ends. */
 void flow_close_free(struct link_flow *flow, enum flow_close how);
+/* Closes a connection that waits for its welcome, with FIN. Keepalives end it if the peer has
+ * forgotten it meanwhile. */
+void flow_end_attempt(struct link_flow *fresh);
 /* Frees a flow that has no connection. */
 void flow_free(struct link_flow *flow);
 /* Resets the connection. The flow stays with its link until the link is closed. */

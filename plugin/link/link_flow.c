@@ -422,21 +422,31 @@ void flow_open(struct link_flow *flow)
   link_flow_opened(flow->link);
 }
 
+/* Keepalives detect a silent peer within timeout_ms, even if this side only receives. The time
+ * counts from the last received segment, which on an idle link arrived at most `idle` ms before the
+ * peer stopped. */
+static void keep_alive(const struct link_flow *flow)
+{
+  uint32_t timeout = flow_config(flow)->timeout_ms, part = timeout / KEEPALIVE_PART;
+  uint32_t idle = part < KEEPALIVE_MAX_MS ? part : KEEPALIVE_MAX_MS;
+  uint32_t interval = (timeout - part) / KEEPALIVE_PROBES;
+  harp_flow_set_keepalive(flow->tcp, idle, interval > 0 ? interval : 1, KEEPALIVE_PROBES);
+}
+
 void flow_reopen(struct link_flow *flow)
 {
-  const struct harp_config *config = flow_config(flow);
   flow->state = FLOW_OPEN;
   flow_trace(flow, HARP_TRACE_hello, (uint32_t)flow->link->id, flow->epoch);
   flow_sched_begin(flow);
-  harp_flow_set_harp_peer(flow->tcp, config->rto_min_us);
-  /* Keepalives detect a silent peer within timeout_ms, even if this side only receives. The time
-   * counts from the last received segment, which on an idle link arrived at most `idle` ms before
-   * the peer stopped. */
-  uint32_t part = config->timeout_ms / KEEPALIVE_PART;
-  uint32_t idle = part < KEEPALIVE_MAX_MS ? part : KEEPALIVE_MAX_MS;
-  uint32_t interval = (config->timeout_ms - part) / KEEPALIVE_PROBES;
-  harp_flow_set_keepalive(flow->tcp, idle, interval > 0 ? interval : 1, KEEPALIVE_PROBES);
+  harp_flow_set_harp_peer(flow->tcp, flow_config(flow)->rto_min_us);
+  keep_alive(flow);
   harp_flow_ready(flow->tcp);
+}
+
+void flow_end_attempt(struct link_flow *fresh)
+{
+  keep_alive(fresh);
+  harp_flow_close(fresh->tcp);
 }
 
 void flow_reset(struct link_flow *flow)
@@ -457,7 +467,7 @@ static void close_candidate(struct link_flow *candidate)
   }
   candidate->replaces->candidate = NULL;
   candidate->replaces = NULL;
-  harp_flow_close(candidate->tcp);
+  flow_end_attempt(candidate);
 }
 
 static void unlink_flow(struct link_flow *flow)

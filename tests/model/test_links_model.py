@@ -78,6 +78,11 @@ KNOWN = {
     "a close long before a held worker has received the message": (
         "flows=1 nics=1,2 stripe=1; open 0 0; time 300000; hold 1 0 3300000; send 0 1; close 0 0"
     ),
+    "a closed attempt whose peer has forgotten it": (
+        "flows=3 instances=1,1 nics=2,2 stripe=1 callers_poll=1 delay=50 seed=220; open 0 0; "
+        "time 1000; send 0 3000; close 0 0; pause 1 1900000; time 9000000; down 0 0 3000; "
+        "close 0 1"
+    ),
     "a NIC of the sender fails": f"{TWO_NICS}; {SENDS}; down 0 0 2000000; {SENDS}",
     "a NIC of the receiver fails": f"{TWO_NICS}; {SENDS}; down 1 0 2000000; {SENDS}",
     "a NIC of the sender loses its carrier": f"{TWO_NICS}; {SENDS}; unplug 0 0 2000000; {SENDS}",
