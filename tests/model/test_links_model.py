@@ -83,6 +83,18 @@ KNOWN = {
         "time 1000; send 0 3000; close 0 0; pause 1 1900000; time 9000000; down 0 0 3000; "
         "close 0 1"
     ),
+    "an old connection is reset between two attempts to move": (
+        "flows=1 nics=2,2 delay=1000; open 0 0; open 1 0; time 100000; down 0 0 1210000; "
+        "time 103500; silence 0 1 1120000; time 1000000; send 0 60000"
+    ),
+    "a welcome, and a held worker that owns the flow": (
+        "flows=1 nics=2,2 delay=1000; open 0 0; open 1 0; time 100000; down 0 0 1900000; "
+        "time 102500; hold 0 0 1900000"
+    ),
+    "a held worker, and refusals of each other way": (
+        "flows=2 instances=1,2 nics=2,2; open 0 0; open 1 0; time 100000; recv 0 1; "
+        "hold 1 1 3300000; send 0 60000"
+    ),
     "a NIC of the sender fails": f"{TWO_NICS}; {SENDS}; down 0 0 2000000; {SENDS}",
     "a NIC of the receiver fails": f"{TWO_NICS}; {SENDS}; down 1 0 2000000; {SENDS}",
     "a NIC of the sender loses its carrier": f"{TWO_NICS}; {SENDS}; unplug 0 0 2000000; {SENDS}",
