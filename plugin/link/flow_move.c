@@ -164,11 +164,12 @@ static void adopt(struct flow_move *move)
     return;
   }
   move->fresh = NULL;
-  atomic_store(&move->refusals, 0);
+  flow_move_accepted(move);
   take_connection(flow, fresh);
   if (link->sends) {
     flow_continue_sending(flow, &move->welcome);
     tell_moved(flow);
+    flow_readable(flow, flow->tcp); /* a FIN may have come behind the welcome */
   } else {
     listener_continue(flow, &move->hello);
     flow_resume_inherited(flow);
@@ -264,11 +265,15 @@ bool flow_move_in(struct link_flow *fresh, struct link_instance *to, const struc
   return true;
 }
 
-void flow_move_refused(struct link_flow *fresh)
+void flow_move_refused(struct flow_move *move, int error)
 {
-  if (atomic_fetch_add(&fresh->move->refusals, 1) == 0) {
-    atomic_store(&fresh->move->refused_since, harp_instance_now(fresh->instance));
-  }
+  atomic_fetch_add(error == -ECONNREFUSED ? &move->refusals : &move->resets, 1);
+}
+
+void flow_move_accepted(struct flow_move *move)
+{
+  atomic_store(&move->refusals, 0);
+  atomic_store(&move->resets, 0);
 }
 
 void flow_move_lost(struct link_flow *fresh)

@@ -11,10 +11,8 @@
 
 enum {
   ROUTES = 32,
-  REFUSALS_MOST = 3,
+  REFUSALS_MOST = 10, /* attempts, ROUTE_TIME apart */
 };
-/* ns: a peer also refuses a flow as long as it handles an earlier move of the flow. */
-#define REFUSED_TIME 2000000000ull
 #define MOVE_BACK_TIME 1000000000ull /* ns between attempts to move back */
 #define ROUTE_TIME 200000000ull      /* ns between attempts at least */
 
@@ -146,17 +144,21 @@ static void give_up(struct link_flow *flow)
             flow->number);
 }
 
-static bool is_refused(const struct link_flow *flow, uint64_t now)
+/* A peer also resets new connections as long as it handles an earlier move of the flow. So resets
+ * count only after half of timeout_ms. Attempts are counted, and not time, because the peer's
+ * answers may stay unread while this process does not run. */
+static bool is_refused(const struct link_flow *flow)
 {
   const struct flow_move *move = &flow->link->moves[flow->number];
-  return atomic_load(&move->refusals) >= REFUSALS_MOST &&
-         now > atomic_load(&move->refused_since) + REFUSED_TIME;
+  unsigned half = (unsigned)(flow_config(flow)->timeout_ms * 1000000ull / 2 / ROUTE_TIME);
+  unsigned resets_most = half > REFUSALS_MOST ? half : REFUSALS_MOST;
+  return atomic_load(&move->refusals) >= REFUSALS_MOST || atomic_load(&move->resets) >= resets_most;
 }
 
 /* Tries the routes in turn. The flow's own route comes first if its NIC is up. */
 static bool try_routes(struct link_flow *flow, bool down, uint64_t now)
 {
-  if (is_refused(flow, now)) {
+  if (is_refused(flow)) {
     give_up(flow);
     return true;
   }
@@ -189,7 +191,7 @@ bool flow_watch_route(struct link_flow *flow, bool dead, uint64_t now)
     return try_routes(flow, down, now);
   }
   flow->attempts = 0;
-  atomic_store(&flow->link->moves[flow->number].refusals, 0);
+  flow_move_accepted(&flow->link->moves[flow->number]);
   if (!flow->candidate) {
     try_preferred_route(flow, now);
   }
@@ -198,7 +200,8 @@ bool flow_watch_route(struct link_flow *flow, bool dead, uint64_t now)
 
 void flow_watch_lost(struct link_flow *flow)
 {
-  if (!flow->link || flow->state != FLOW_OPEN || link_ended(flow->link)) {
+  bool ends = flow->fin_in || flow->fin_waits;
+  if (!flow->link || flow->state != FLOW_OPEN || ends || link_ended(flow->link)) {
     return;
   }
   uint64_t running = harp_instance_running_time(flow->instance);
@@ -217,7 +220,7 @@ void flow_watch_lost(struct link_flow *flow)
 void flow_watch_ended(struct link_flow *flow)
 {
   struct net_link *link = flow->link;
-  if (!link || flow->state != FLOW_CLOSED || !flow->fin_in || link_ended(link)) {
+  if (!link || link->sends || flow->tcp || !flow->fin_in || link_ended(link)) {
     return;
   }
   uint64_t running = harp_instance_running_time(flow->instance);

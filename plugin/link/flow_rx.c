@@ -478,10 +478,13 @@ static bool deliver_inherited(struct link_flow *flow)
 void flow_resume_inherited(struct link_flow *flow)
 {
   end_stall(flow);
-  if (deliver_inherited(flow) && flow->tcp) {
-    harp_flow_resume(flow->tcp);
-    flow_readable(flow, flow->tcp); /* the FIN may have waited for these bytes */
+  if (!deliver_inherited(flow)) {
+    return;
   }
+  if (flow->tcp) {
+    harp_flow_resume(flow->tcp);
+  }
+  flow_readable(flow, flow->tcp); /* the FIN may have waited for these bytes */
 }
 
 size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length)

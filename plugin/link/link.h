@@ -133,9 +133,11 @@ struct flow_move {
   struct welcome welcome;    /* sender */
   struct hello hello;        /* receiver */
   bool released;
-  atomic_bool lost;     /* the new connection is; the old owner reads it */
-  atomic_uint refusals; /* sender: attempts in a row that the peer has reset or refused */
-  _Atomic(uint64_t) refused_since; /* ns: the first of them */
+  atomic_bool lost; /* the new connection is; the old owner reads it */
+  /* Sender: attempts without success that the peer's HARP has reset, and those that its kernel has
+   * refused because nobody listens. */
+  atomic_uint resets, refusals;
+  _Atomic(uint32_t) hello_epoch; /* sender: the last attempt that has sent a hello */
 };
 
 /* A way to the peer: an instance of one of our NICs, and an end of the peer. */
@@ -157,7 +159,8 @@ struct link_flow {
   uint16_t number;
   uint16_t local_port;         /* reserved for this flow; 0: it uses the listener's */
   uint8_t state;               /* enum flow_state */
-  bool fin_in;                 /* the peer's FIN was received */
+  bool fin_in;                 /* the peer's FIN was received, and all bytes before it delivered */
+  bool fin_waits;              /* its connection ended after a FIN; inherited bytes come before */
   bool checked;                /* chunks have a checked header and a trailer */
   uint32_t epoch;              /* number of attempts to give it a new connection */
   uint32_t connected_epoch;    /* sender: the attempt that its connection comes from */
@@ -534,8 +537,10 @@ bool flow_move_out(struct link_flow *flow, struct nic_instance *to, struct harp_
 bool flow_move_welcomed(struct link_flow *fresh, const struct welcome *welcome);
 /* Receiver: begins to move the flow that a hello on fresh names. false: a move is under way. */
 bool flow_move_in(struct link_flow *fresh, struct link_instance *to, const struct hello *hello);
-/* Sender: the peer has reset or refused a connection that was opened for a move. */
-void flow_move_refused(struct link_flow *fresh);
+/* Sender: the peer has reset (error: -ECONNRESET) or refused (-ECONNREFUSED) a new connection. */
+void flow_move_refused(struct flow_move *move, int error);
+/* Sender: an attempt has succeeded, or is not needed any more. */
+void flow_move_accepted(struct flow_move *move);
 /* A flow that was created for a move is being freed. */
 void flow_move_lost(struct link_flow *fresh);
 /* Whether a move of the flow has begun and has not ended. Its owner asks. */

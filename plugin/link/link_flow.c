@@ -16,6 +16,13 @@ enum {
   PORT_TRIES = 1024, /* local ports to try for a connection */
 };
 
+/* The state of the attempts that a new connection belongs to. NULL: it is a flow's first one. */
+static struct flow_move *attempt_of(const struct link_flow *flow)
+{
+  const struct link_flow *old = flow->replaces;
+  return old ? &old->link->moves[old->number] : flow->move;
+}
+
 static void on_established(void *user, struct harp_tcp *tcp)
 {
   struct link_flow *flow = user;
@@ -27,6 +34,10 @@ static void on_established(void *user, struct harp_tcp *tcp)
   harp_flow_view(tcp, &view);
   flow_trace(flow, HARP_TRACE_established, view.mss, harp_flow_peer(tcp).address);
   flow->state = FLOW_HANDSHAKE;
+  struct flow_move *move = attempt_of(flow);
+  if (move) {
+    atomic_store(&move->hello_epoch, flow->epoch);
+  }
   flow_send_handshake(flow, HELLO_SIZE);
 }
 
@@ -150,8 +161,8 @@ static bool abandoned(const struct link_flow *flow, int error)
 static bool superseded(const struct link_flow *flow, int error)
 {
   const struct net_link *link = flow->link;
-  return link && link->sends && flow->state == FLOW_OPEN && flow->connected_epoch != flow->epoch &&
-         error == -ECONNRESET;
+  return link && link->sends && flow->state == FLOW_OPEN && error == -ECONNRESET &&
+         atomic_load(&link->moves[flow->number].hello_epoch) != flow->connected_epoch;
 }
 
 /* Whether a new connection of the receiver's flow continues where this one ends. The bytes of this
@@ -161,15 +172,30 @@ static bool continues(const struct link_flow *flow, int error)
   return abandoned(flow, error) || (flow->link && !flow->link->sends && flow_is_moving(flow));
 }
 
-/* Whether the flow's FIN came before this end, and no outstanding message needs the flow. All of
- * its bytes were delivered then. Other flows may still bring messages: their instances may run
- * later, when the peer's process has ended and its kernel has reset this connection.
- * flow_watch_ended limits the wait. */
+/* Whether the flow's FIN came before this end, so that all of its bytes were delivered, and other
+ * flows may still bring messages. Their instances may run later, when the peer's process has ended
+ * and its kernel has reset this connection. flow_watch_ended limits the wait. */
 static bool ended_in_order(const struct link_flow *flow)
 {
   const struct net_link *link = flow->link;
-  bool others = !link->sends && atomic_load(&link->flows_ended) < link->flow_count;
-  return flow->fin_in && (others || link_idle(link));
+  return flow->fin_in && !link->sends && atomic_load(&link->flows_ended) < link->flow_count;
+}
+
+/* A new connection has ended before it was a link's. Without routes, the flow fails if it has no
+ * connection left. */
+static void attempt_failed(struct link_flow *fresh, int error)
+{
+  const struct link_flow *old = fresh->replaces;
+  struct flow_move *move = attempt_of(fresh);
+  bool refused = error == -ECONNRESET || error == -ECONNREFUSED;
+  if (move && refused) {
+    flow_move_refused(move, error);
+  }
+  if (old && !old->tcp && !(refused && link_has_routes(old->link))) {
+    /* The peer has dropped both. The flow lost its own connection by a reset. */
+    lost(old->link, fresh, error == -ECONNREFUSED ? -ECONNRESET : error);
+  }
+  flow_free(fresh);
 }
 
 static void on_closed(void *user, struct harp_tcp *tcp, int error)
@@ -182,6 +208,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
     link_fail(link, -ENOMEM, "flow %u: no memory for the bytes of its old connection",
               flow->number);
   }
+  flow->fin_waits = flow->inherited && harp_flow_at_end(tcp);
   flow->tcp = NULL;
   if (tries_again(flow, error)) {
     return;
@@ -189,27 +216,21 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   flow_sched_end(flow);
   harp_instance_stop_expecting(flow->instance, flow);
   if (!link) {
-    if (flow->move && (error == -ECONNRESET || error == -ECONNREFUSED)) {
-      flow_move_refused(flow);
-    }
-    if (flow->replaces && !flow->replaces->tcp) {
-      lost(flow->replaces->link, flow, error); /* the peer has dropped both */
-    }
-    flow_free(flow);
+    attempt_failed(flow, error);
     return;
   }
   if ((flow->candidate || flow_is_moving(flow)) && error != -ETIMEDOUT) {
     return; /* the peer has dropped this connection for the new one already */
   }
-  if (waits) {
+  if (waits || flow->fin_waits) {
     return;
   }
   flow->state = FLOW_CLOSED;
   flow->lost = harp_instance_running_time(flow->instance);
-  if (!ended_in_order(flow)) {
-    lost(link, flow, error);
-  } else {
+  if (flow->fin_in && link_idle(link)) {
     link_peer_closed(link); /* both sides had finished: how the connection ended does not matter */
+  } else if (!ended_in_order(flow)) {
+    lost(link, flow, error);
   }
 }
 
@@ -218,7 +239,8 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
 void flow_readable(void *user, struct harp_tcp *tcp)
 {
   struct link_flow *flow = user;
-  if (!flow->tcp || flow->fin_in || flow->inherited || !harp_flow_at_end(flow->tcp)) {
+  bool at_end = flow->tcp ? harp_flow_at_end(flow->tcp) : flow->fin_waits;
+  if (!at_end || flow->fin_in || flow->inherited) {
     return;
   }
   flow->fin_in = true;
@@ -338,6 +360,7 @@ void flow_accept(struct link_flow *flow, struct harp_tcp *tcp)
 void flow_move_connection(struct link_flow *flow, struct link_flow *from)
 {
   flow->tcp = from->tcp;
+  flow->fin_waits = false;
   from->tcp = NULL;
   harp_flow_attach(flow->tcp, flow->link->sends ? &sending_ops : &receiving_ops, flow);
 }

@@ -95,6 +95,16 @@ KNOWN = {
         "flows=2 instances=1,2 nics=2,2; open 0 0; open 1 0; time 100000; recv 0 1; "
         "hold 1 1 3300000; send 0 60000"
     ),
+    "a held worker refuses the way back, and the sender's own way": (
+        "flows=1 nics=2,2 seed=1 kernel=1; open 0 0; time 100000; recv 0 1; send 0 100; "
+        "time 1000; down 1 0 3000000; recv 0 1; send 0 1000; time 3000000; time 599180; "
+        "hold 1 0 1500000; time 5000000; send 0 9; recv 0 1; time 1000000"
+    ),
+    "a moved flow ends by FIN and reset before its message is received": (
+        "flows=1 nics=2,2 kernel=1 seed=1; open 0 0; time 300000; send 0 60000; recv 0 1; "
+        "time 600000; send 0 100; time 300000; down 1 0 1000000; time 9000000; "
+        "hold 1 0 1200000; end 0; time 2000000"
+    ),
     "a NIC of the sender fails": f"{TWO_NICS}; {SENDS}; down 0 0 2000000; {SENDS}",
     "a NIC of the receiver fails": f"{TWO_NICS}; {SENDS}; down 1 0 2000000; {SENDS}",
     "a NIC of the sender loses its carrier": f"{TWO_NICS}; {SENDS}; unplug 0 0 2000000; {SENDS}",
