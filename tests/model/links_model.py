@@ -34,6 +34,8 @@ class Settings:
 
     flows: int
     instances: tuple[int, int]
+    nics: tuple[int, int]
+    stripe: bool
     checksum: bool
     callers_poll: bool
     tso: bool
@@ -102,6 +104,8 @@ SETTINGS = st.builds(
     Settings,
     flows=st.sampled_from((1, 2, 2, 3, 4)),
     instances=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    nics=st.sampled_from(((1, 1), (2, 2), (2, 1), (1, 2))),
+    stripe=st.booleans(),
     checksum=st.booleans(),
     callers_poll=st.booleans(),
     tso=st.booleans(),
@@ -127,8 +131,10 @@ def weighted(*parts: tuple[int, list[str]]) -> list[str]:
 LINES = (0, 0, 0, 0, 1)
 SIDES = (0, 1)
 FLOWS = (0, 1, 2, 3)
+NICS = (0, 1)
 
-# What both ranks and their hosts do where nothing is lost: no end is excused, so all are judged.
+# What both ranks and their hosts do where no connection is lost for good. Few ends are excused, so
+# most are judged.
 CALM = (
     (80, steps("time", MOMENTS)),
     (70, steps("send", LINES, SIZES)),
@@ -138,6 +144,9 @@ CALM = (
     (10, steps("pause", SIDES, PAUSES)),
     (40, steps("hold", SIDES, SIDES, PAUSES)),
     (12, steps("open", (1, 2), SIDES)),
+    (24, steps("down", SIDES, NICS, PAUSES)),
+    (24, steps("silence", SIDES, NICS, PAUSES)),
+    (12, steps("unplug", SIDES, NICS, PAUSES)),
     (4, steps("end", SIDES)),
 )
 ROUGH = (
@@ -156,11 +165,12 @@ MOODS = (st.sampled_from(weighted(*CALM)), st.sampled_from(weighted(*CALM, *ROUG
 
 @st.composite
 def programs(draw: st.DrawFn) -> str:
-    """A line is open from the start: most programs are about one."""
+    """A line opens at the start: most programs are about one."""
+    begin = draw(st.sampled_from(("open 0 0", "open 0 0; time 1000")))
     step = draw(st.sampled_from(MOODS))
     parts = draw(st.lists(st.lists(step, max_size=MOST_STEPS), max_size=MOST_STEPS))
     words = (step for part in parts for step in part)
-    return "; ".join((str(draw(SETTINGS)), "open 0 0", *words))
+    return "; ".join((str(draw(SETTINGS)), begin, *words))
 
 
 def check(links: Links, program: str) -> None:

@@ -3,8 +3,9 @@
 #include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
-/* ns: the longest time until a flow has noticed that its route fails, and has moved. */
-#define MOVE_NS (TIMEOUT_NS / 4)
+/* ns that an outage counts as a disturbance although other NICs work: a flow needs some time to
+ * notice it and to move, and several outages in a row keep it from moving. */
+#define MOVE_NS (TIMEOUT_NS / 8)
 
 unsigned nic_of_address(const struct side *side, uint32_t address)
 {
