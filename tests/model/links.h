@@ -162,8 +162,9 @@ enum outage {
 void nic_goes_off(struct side *side, unsigned nic, enum outage outage, uint64_t ns);
 /* Returns the NIC with the address (network order), or setup.nics: none has it. */
 unsigned nic_of_address(const struct side *side, uint32_t address);
-/* Returns the time when all NICs work, ns. */
+/* Returns the time when all NICs work, ns; cut_off: when a pair of NICs works. */
 uint64_t nics_off_until(void);
+uint64_t nics_cut_off_until(void);
 static inline bool nics_are_off(void) { return nics_off_until() > world.now; }
 /* ns: a longer disturbance with an outage may fail a link that is not open: its flows do not move
  * yet, and a SYN that is sent again waits for a second. */

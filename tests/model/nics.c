@@ -35,6 +35,11 @@ uint64_t nics_off_until(void)
   return until;
 }
 
+uint64_t nics_cut_off_until(void)
+{
+  return HARP_MAX(cut_off_until(&world.sides[0]), cut_off_until(&world.sides[1]));
+}
+
 /* The process learns of the outage at the next poll of the NIC, or at the next tick. */
 static void tell_host(struct side *side, unsigned nic, enum outage outage)
 {
@@ -53,12 +58,11 @@ static void tell_host(struct side *side, unsigned nic, enum outage outage)
 
 void nic_goes_off(struct side *side, unsigned nic, enum outage outage, uint64_t ns)
 {
-  uint64_t before =
-      HARP_MAX(world.now, HARP_MAX(cut_off_until(&world.sides[0]), cut_off_until(&world.sides[1])));
+  uint64_t before = HARP_MAX(world.now, nics_cut_off_until());
   side->off_until[nic] = HARP_MAX(side->off_until[nic], world.now + ns);
   tell_host(side, nic, outage);
   world.had_outage = true;
-  uint64_t after = HARP_MAX(before, cut_off_until(side));
+  uint64_t after = HARP_MAX(before, nics_cut_off_until());
   world_disturb(after - before, "no pair of NICs worked for too long");
   world_disturb(HARP_MIN(ns, MOVE_NS), "NICs failed too often");
   if (ns > OPENING_NS) {

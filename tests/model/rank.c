@@ -6,6 +6,8 @@
 #include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
+#define CLOSE_WAITS_NS (2 * NS_PER_S) /* for the acknowledgements of short messages */
+
 enum { UNTOUCHED = 0xee, PATTERN = 65536 };
 
 static const struct process_api *api_of(const struct line *line, unsigned kind)
@@ -48,12 +50,27 @@ void excuse_opening(const char *why)
   }
 }
 
+/* Returns true if the receiver may have taken a new connection of a flow that the sender has given
+ * up since. It then has none until the next attempt, and a closed link makes no attempt. */
+static bool gave_up_attempt(const struct net_link *link)
+{
+  for (unsigned i = 0; i < link->flow_count; i++) {
+    const struct link_flow *flow = link->flows[i];
+    bool tries = flow && (flow->candidate || atomic_load(&link->moves[i].step) != MOVE_NONE);
+    if (flow && flow->epoch > flow->connected_epoch + tries) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void excuse_closing(void)
 {
   for (unsigned i = 0; i < LINES; i++) {
     const struct role *roles = world.lines[i].roles;
     uint64_t closed = HARP_MAX(roles[SENDER].closed_at, roles[RECEIVER].closed_at);
-    bool long_ago = closed && nics_off_until() > closed + BORNE - TIMEOUT_NS / 6;
+    bool long_ago = closed && (nics_off_until() > closed + BORNE - TIMEOUT_NS / 6 ||
+                               nics_cut_off_until() > closed + CLOSE_WAITS_NS / 2);
     if (long_ago || (nics_are_off() && roles[RECEIVER].state == ROLE_CLOSED)) {
       line_excuse(&world.lines[i], "an end was closed, which does not move or acknowledge");
     }
@@ -301,6 +318,9 @@ static void close_role(struct line *line, unsigned kind)
   excuse_closing();
   if (role->link) {
     struct net_link *link = role->link;
+    if (kind == SENDER && gave_up_attempt(link)) {
+      line_excuse(line, "its sender closed after it had given up a new connection");
+    }
     role->link = NULL;
     api_of(line, kind)->close(link);
   }
