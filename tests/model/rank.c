@@ -56,8 +56,9 @@ static bool gave_up_attempt(const struct net_link *link)
 {
   for (unsigned i = 0; i < link->flow_count; i++) {
     const struct link_flow *flow = link->flows[i];
+    uint32_t hello = atomic_load(&link->moves[i].hello_epoch);
     bool tries = flow && (flow->candidate || atomic_load(&link->moves[i].step) != MOVE_NONE);
-    if (flow && flow->epoch > flow->connected_epoch + tries) {
+    if (flow && hello > flow->connected_epoch && !(tries && hello == flow->epoch)) {
       return true;
     }
   }
@@ -323,6 +324,9 @@ static void close_role(struct line *line, unsigned kind)
     }
     role->link = NULL;
     api_of(line, kind)->close(link);
+    if (world.now >= role->closed_at + CLOSE_WAITS_NS && nics_off_until() > role->closed_at) {
+      line_excuse(line, "its close waited in vain during an outage");
+    }
   }
   for (unsigned i = 0; i < LINK_REQUESTS; i++) {
     take_back(&role->posts[i]);
