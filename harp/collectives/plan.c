@@ -33,6 +33,19 @@ static void keep_plan(const struct plan *plan)
   plans->operations++;
 }
 
+/* Whether plan_exchange plans the operation of ranks that have windows. */
+static bool exchanges(const struct plan *plan)
+{
+  switch (plan->call->kind) {
+  case HARP_ALL_REDUCE:
+  case HARP_REDUCE: return false;
+  case HARP_BROADCAST:
+  case HARP_ALL_GATHER:
+  case HARP_REDUCE_SCATTER: return true;
+  default: return plan->windows->hosts == 1;
+  }
+}
+
 int plan_operation(struct plan *plan, char *error)
 {
   const struct harp_call *call = plan->call;
@@ -41,8 +54,7 @@ int plan_operation(struct plan *plan, char *error)
     snprintf(error, HARP_ERROR, "this reduction is not defined for elements of this type");
     return -1;
   }
-  if (plan->windows && plan->windows->hosts == 1 && call->kind != HARP_ALL_REDUCE &&
-      call->kind != HARP_REDUCE) {
+  if (plan->windows && exchanges(plan)) {
     plan_exchange(plan);
   } else {
     kinds[call->kind].plan(plan);

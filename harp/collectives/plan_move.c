@@ -2,58 +2,22 @@
 /*
  * Operations that move bytes and compute nothing.
  *
- * Broadcast: a binomial tree for short messages, else a chain of ranks that passes slices on. The
- * others send each byte straight to its reader, and begin with different peers (pairwise exchange).
- * Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH"
- * (2005). Barrier: dissemination, Hensgen, Finkel and Manber (1988).
+ * Broadcast: plan_relay.c. The others send each byte straight to its reader, and begin with
+ * different peers (pairwise exchange). Thakur, Rabenseifner and Gropp, "Optimization of Collective
+ * Communication Operations in MPICH" (2005). Barrier: dissemination, Hensgen, Finkel and Manber
+ * (1988).
  */
-#include "harp/collectives/plan.h"
-
-static void broadcast_tree(struct plan *plan)
-{
-  const struct harp_view *view = plan->call->out;
-  int relative_rank = plan_rank(plan, -plan->call->peer); /* the root's is 0 */
-  int32_t received = NO_STEP;
-  int bit = 1;
-  for (; bit < plan->ranks; bit <<= 1) {
-    if (relative_rank & bit) {
-      received = add_receive(plan->schedule, plan_rank(plan, -bit), view->data, view->bytes,
-                             NO_STEP);
-      break;
-    }
-  }
-  for (bit >>= 1; bit; bit >>= 1) {
-    if (relative_rank + bit < plan->ranks) {
-      add_send(plan->schedule, plan_rank(plan, bit), view->data, view->bytes, received);
-    }
-  }
-}
-
-static void broadcast_chain(struct plan *plan)
-{
-  const struct harp_view *view = plan->call->out;
-  int relative_rank = plan_rank(plan, -plan->call->peer);
-  size_t slice = plan_slice(view->bytes);
-  for (size_t at = 0; at < view->bytes; at += slice) {
-    size_t bytes = view->bytes - at < slice ? view->bytes - at : slice;
-    uint8_t *data = (uint8_t *)view->data + at;
-    int32_t received = NO_STEP;
-    if (relative_rank > 0) {
-      received = add_receive(plan->schedule, plan_rank(plan, -1), data, bytes, NO_STEP);
-    }
-    if (relative_rank + 1 < plan->ranks) {
-      add_send(plan->schedule, plan_rank(plan, 1), data, bytes, received);
-    }
-  }
-}
+#include "harp/collectives/plan_relay.h"
 
 void plan_broadcast(struct plan *plan)
 {
-  if (plan->call->out->bytes <= LINK_SHORT) {
-    broadcast_tree(plan);
-  } else {
-    broadcast_chain(plan);
-  }
+  struct relay relay = {
+      .schedule = plan->schedule,
+      .size = plan->ranks,
+      .root = plan->call->peer,
+      .number = plan_rank(plan, -plan->call->peer),
+  };
+  relay_add(&relay, plan->call->out, NO_STEP);
 }
 
 static void copy_own(struct plan *plan, const struct harp_view *to, const struct harp_view *from)

@@ -122,7 +122,7 @@ static void exchange(struct sharing *sharing)
   struct doubling *doubling = &sharing->doublings[buffer];
   *doubling = (struct doubling){
       .schedule = sharing->plan->schedule,
-      .members = windows->cross_ranks,
+      .members = windows_cross_ranks(windows, windows->local_rank),
       .rank = windows->host,
       .size = windows->hosts,
       .count = count,

@@ -169,27 +169,32 @@ static int local_rank_of(const struct offers *offers, int rank)
   return local_rank;
 }
 
-/* Finds the rank with our local rank on each host. false: a host has another number of ranks. */
-static bool find_cross_ranks(struct windows *windows, const struct offers *offers, int own)
+/* Counts the ranks of a host, the first of which is given, and enters them in the grid. false:
+ * their number is not that of our host. */
+static bool enter_host(struct windows *windows, const struct offers *offers, int first, int host)
 {
+  int count = 0;
+  for (int rank = first; rank < offers->ranks; rank++) {
+    if (same_host(offers, first, rank) && count++ < windows->count) {
+      windows->grid[(count - 1) * windows->hosts + host] = rank;
+    }
+  }
+  return count == windows->count;
+}
+
+/* Enters all ranks in the grid. false: a host has another number of ranks. */
+static bool fill_grid(struct windows *windows, const struct offers *offers, int own)
+{
+  int host = 0;
+  windows->hosts = offers->ranks / windows->count;
   for (int first = 0; first < offers->ranks; first++) {
     if (local_rank_of(offers, first) > 0) {
       continue;
     }
-    int count = 0;
     if (same_host(offers, first, own)) {
-      windows->host = windows->hosts;
+      windows->host = host;
     }
-    for (int rank = first; rank < offers->ranks; rank++) {
-      if (!same_host(offers, first, rank)) {
-        continue;
-      }
-      if (count++ == windows->local_rank) {
-        windows->cross_ranks[windows->hosts] = rank;
-      }
-    }
-    windows->hosts++;
-    if (count != windows->count) {
+    if (host == windows->hosts || !enter_host(windows, offers, first, host++)) {
       return false;
     }
   }
@@ -219,10 +224,10 @@ void windows_attach(struct windows *windows, int rank, int ranks, const void *of
     return;
   }
   windows->peers = calloc((size_t)ranks, sizeof *windows->peers);
-  windows->cross_ranks = calloc((size_t)ranks, sizeof *windows->cross_ranks);
+  windows->grid = calloc((size_t)ranks, sizeof *windows->grid);
   windows->local_rank = local_rank_of(&all, rank);
-  windows->attached = windows->peers && windows->cross_ranks && open_windows(windows, &all, rank) &&
-                      find_cross_ranks(windows, &all, rank);
+  windows->attached = windows->peers && windows->grid && open_windows(windows, &all, rank) &&
+                      fill_grid(windows, &all, rank);
 }
 
 void windows_close_offer(struct windows *windows)
@@ -249,7 +254,7 @@ void windows_free(struct windows *windows)
   }
   windows_close_offer(windows);
   free(windows->peers);
-  free(windows->cross_ranks);
+  free(windows->grid);
 }
 
 /* --- Signals --- */

@@ -82,7 +82,7 @@ struct windows {
   int count, local_rank;     /* ranks of this host, and our number among them */
   struct window_peer *peers; /* by local rank; the rank itself has an entry, too */
   int hosts, host;           /* of the group, and the number of ours */
-  int *cross_ranks;          /* of each host: the rank with our local rank there */
+  int *grid;                 /* all ranks, by local rank and then by host */
   bool attached;             /* this rank can read all windows of its host */
   bool agreed;               /* all ranks of the group can: operations may use windows */
   struct window_plans plans;
@@ -90,6 +90,12 @@ struct windows {
   uint32_t awaited_signal;
   uint32_t last_signal; /* of each rank in the current operation */
 };
+
+/* By host: the ranks with this local rank. */
+static inline const int *windows_cross_ranks(const struct windows *windows, int local_rank)
+{
+  return &windows->grid[local_rank * windows->hosts];
+}
 
 /* Makes this rank's window. A host without what it needs makes an offer that nobody can take. */
 void windows_init(struct windows *windows);

@@ -58,7 +58,10 @@ static size_t count_between(const struct scene *scene, int from, int to)
 {
   bool by_giver = scene->kind == HARP_ALL_GATHER || scene->kind == HARP_GATHER;
   int number = scene->kind == HARP_ALL_TO_ALL ? from + 2 * to : by_giver ? from : to;
-  return scene->ragged && parts(scene) > 1 ? scene->count * (size_t)(number % 4) / 3 : scene->count;
+  if (scene->ragged == 0 || parts(scene) == 1) {
+    return scene->count;
+  }
+  return scene->count * (size_t)(number % scene->ragged) / (size_t)(scene->ragged - 1);
 }
 
 static struct harp_view make_view(const struct scene *scene, size_t count, int rank, int part)

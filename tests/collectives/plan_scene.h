@@ -11,8 +11,11 @@
 struct scene {
   int kind, dtype, ranks, root;
   size_t count; /* elements of a view */
-  bool ragged;  /* views of some ranks are smaller, or empty, if the kind allows it */
-  int number;   /* of the operation: others have other elements */
+  /* 0, or views of rank r have only r % ragged / (ragged - 1) of the elements, if the kind allows
+   * it.
+   */
+  int ragged;
+  int number; /* of the operation: others have other elements */
   struct harp_view in[WORLD_MOST][WORLD_MOST], out[WORLD_MOST][WORLD_MOST];
 };
 

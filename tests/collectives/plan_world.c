@@ -42,7 +42,7 @@ void world_free(struct world *world)
       schedule_free(&world->later[rank][i]);
     }
     free(world->windows[rank].peers);
-    free(world->windows[rank].cross_ranks);
+    free(world->windows[rank].grid);
     for (int i = 0; i < 2 * world->ranks; i++) {
       free(world->links[rank].all[i].memory);
     }
@@ -62,11 +62,11 @@ static void make_windows(struct world *world, int rank, int local)
                               .hosts = hosts,
                               .host = rank % hosts,
                               .peers = calloc((size_t)local, sizeof *windows->peers),
-                              .cross_ranks = calloc((size_t)hosts, sizeof *windows->cross_ranks)};
+                              .grid = calloc((size_t)world->ranks, sizeof *windows->grid)};
   windows->own = &memory[rank];
   memset(windows->own, 0, offsetof(struct window, operands));
-  for (int host = 0; host < hosts; host++) {
-    windows->cross_ranks[host] = windows->local_rank * hosts + host;
+  for (int peer = 0; peer < world->ranks; peer++) {
+    windows->grid[peer] = peer;
   }
 }
 
@@ -167,6 +167,12 @@ static void acknowledge(struct world *world, int from, int to, const char **wron
   finish(sender, queue, step);
 }
 
+static void count(struct world *world, int from, int to, size_t bytes)
+{
+  bool inside = world->windows[from].host == world->windows[to].host;
+  *(inside ? &world->inside : &world->across) += bytes;
+}
+
 /* One message from one rank to another, or its acknowledgement. */
 static bool move(struct world *world, int from, int to, const char **wrong)
 {
@@ -188,6 +194,7 @@ static bool move(struct world *world, int from, int to, const char **wrong)
     return false;
   }
   memcpy(receive->data, send->data, send->bytes);
+  count(world, from, to, send->bytes);
   world->unacknowledged[from][to] = sum_up(send);
   finish(receiver, in, receive);
   return true;

@@ -24,6 +24,8 @@ struct world {
   struct schedule later[WORLD_MOST][WORLD_LATER]; /* the next operations; without ranks: none */
   /* Sums of data that have arrived and are not acknowledged, from rank to rank; 0: none. */
   uint64_t unacknowledged[WORLD_MOST][WORLD_MOST];
+  /* Bytes of messages between ranks of one host, and of different hosts; after world_share. */
+  size_t inside, across;
   unsigned random;
   unsigned idle; /* tries since something moved */
   int slow;      /* a rank whose messages are acknowledged only when nothing else moves */

@@ -34,6 +34,9 @@ COLLECTIVES = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatte
                "gather", "scatter", "barrier"]  # fmt: skip
 
 
+ACROSS = ["broadcast", "all_gather", "reduce_scatter"]  # two-dimensional, beside the first two
+
+
 def check(ranks: list[dict[str, Any]], shares: int) -> None:
     assert [rank["shares"] for rank in ranks] == [shares] * len(ranks)
     assert [rank["wrong"] for rank in ranks] == [[]] * len(ranks)
@@ -71,6 +74,16 @@ def test_killed_rank_is_named_with_its_host(told: dict[str, Any], kind: str) -> 
         assert "restart the job" in rank["text"]
 
 
+@pytest.mark.parametrize("kind", ACROSS)
+def test_killed_rank_of_several_hosts_is_named(told: dict[str, Any], kind: str) -> None:
+    *others, killed = told["killed across hosts"][kind]
+    texts = [rank["text"] for rank in others]
+    assert killed is None
+    assert all(f"{kind} of rank {number}" in text for number, text in enumerate(texts)), texts
+    # The first rank to fail names it. The others may name one that has failed because of it.
+    assert any("rank 3 on host3" in text for text in texts), texts
+
+
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_rank_that_aborts_is_named_with_its_host(told: dict[str, Any], kind: str) -> None:
     aborting, *others = told["aborted"][kind]
@@ -93,6 +106,12 @@ def test_another_operation_of_a_rank_is_told(told: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", COLLECTIVES[:-1])
 def test_another_size_of_a_rank_is_told(told: dict[str, Any], kind: str) -> None:
     texts = [rank["text"] for rank in told["other size"][kind]]
+    assert any("bytes of rank " in text and "different sizes" in text for text in texts), texts
+
+
+@pytest.mark.parametrize("kind", ACROSS)
+def test_another_size_on_several_hosts_is_told(told: dict[str, Any], kind: str) -> None:
+    texts = [rank["text"] for rank in told["other size across hosts"][kind]]
     assert any("bytes of rank " in text and "different sizes" in text for text in texts), texts
 
 

@@ -4,6 +4,9 @@
  * operations, and may begin the next one while others are still in an earlier one. Steps run in a
  * random order. In every other check, one rank runs only when the others cannot.
  *
+ * On several hosts, each byte must cross the network once for each host that needs it, and no link
+ * may lead to the same host.
+ *
  * Exit: 0, or 1 after printing what is wrong.
  */
 #include <limits.h>
@@ -50,13 +53,31 @@ static const char *run(struct scene *scenes, int operations, struct world *world
 }
 
 /* The last size has more chunks than the windows have buffers. Operations that divide a chunk need
- * fewer elements for that. */
-static size_t count_of(int kind, int ranks, int size)
+ * fewer elements for that, and those that give in turn for each host. A broadcast divides its
+ * tensor among the ranks of a host. */
+static size_t count_of(int kind, struct shape shape, int size)
 {
+  size_t hosts = (size_t)shape.hosts, local = (size_t)shape.local;
   static const size_t counts[] = {0, 1, 1000, 20000};
   size_t many = (WINDOW_BUFFERS + 1) * WINDOW_CHUNK / 4 + 100;
-  bool parted = kind == HARP_REDUCE_SCATTER || kind == HARP_ALL_TO_ALL || kind == HARP_SCATTER;
-  return size < 4 ? counts[size] : parted ? many / (size_t)ranks : many;
+  if (size < 4) {
+    return counts[size];
+  }
+  switch (kind) {
+  case HARP_REDUCE_SCATTER:
+  case HARP_ALL_TO_ALL:
+  case HARP_SCATTER: return many / local;
+  case HARP_ALL_GATHER: return many / hosts;
+  case HARP_BROADCAST: return hosts > 1 ? many * local : many;
+  default: return many;
+  }
+}
+
+/* Long tensors of many ranks of several hosts take long, and reach no other code. */
+static bool has_long_one(int kind, struct shape shape, int type)
+{
+  int ranks = shape.hosts * shape.local;
+  return ranks <= 4 || (type == 0 && (shape.hosts == 1 || ranks <= 6 || kind <= HARP_REDUCE));
 }
 
 /* Operations that reduce meet all types. */
@@ -66,10 +87,10 @@ static int types_of(int kind)
   return reduces ? sizeof dtypes / sizeof dtypes[0] : 1;
 }
 
-/* Between hosts, only operations that plan_windows.c plans. */
+/* Between hosts, only operations that use windows there. */
 static bool is_planned(int kind, struct shape shape)
 {
-  return shape.hosts == 1 || kind == HARP_ALL_REDUCE || kind == HARP_REDUCE;
+  return shape.hosts == 1 || kind <= HARP_REDUCE_SCATTER;
 }
 
 /* Operations of the kind in question, the first and the fifth with the size in question, and
@@ -86,8 +107,8 @@ static void choose(struct scene *scene, struct world *world, struct shape shape,
   }
   scene->ranks = world->ranks;
   scene->root = (int)world_draw(world, (unsigned)world->ranks);
-  scene->count = count_of(scene->kind, shape.local, size);
-  scene->ragged = world_draw(world, 2) == 1;
+  scene->count = count_of(scene->kind, shape, size);
+  scene->ragged = world_draw(world, 2) == 1 ? 4 : 0;
 }
 
 static const char *plan_all(struct scene *scene, struct world *world)
@@ -159,6 +180,60 @@ static bool check_many(int kind, int lazy, unsigned seed)
   return !wrong;
 }
 
+/* What all ranks must send to other hosts, in views of an operation. */
+static size_t views_across(int kind, struct shape shape)
+{
+  size_t others = (size_t)shape.hosts - 1, ranks = (size_t)(shape.hosts * shape.local);
+  return kind == HARP_BROADCAST ? others : others * ranks;
+}
+
+/* One operation of a kind, whose ranks have views of one size. */
+static bool check_bytes(int kind, struct shape shape, size_t count, unsigned seed)
+{
+  struct world world;
+  struct scene scene = {.kind = kind, .dtype = HARP_FLOAT32, .count = count};
+  world_init(&world, shape.hosts * shape.local, seed);
+  world_share(&world, shape.local);
+  scene.ranks = world.ranks;
+  scene.root = (int)world_draw(&world, (unsigned)world.ranks);
+  const char *wrong = plan_all(&scene, &world);
+  wrong = wrong ? wrong : run(&scene, 1, &world);
+  size_t expected = views_across(kind, shape) * count * sizeof(float);
+  if (!wrong && (world.inside != 0 || world.across != expected)) {
+    wrong = "the bytes of messages";
+  }
+  if (wrong) {
+    printf("bytes: kind %d, %d hosts of %d ranks: %s: %zu inside hosts, %zu and not %zu across\n",
+           kind, shape.hosts, shape.local, wrong, world.inside, world.across, expected);
+  }
+  clear(&scene, 1, &world);
+  return !wrong;
+}
+
+/* Sums for one host only, so the other one does not wait for them: it sends as far ahead as it may.
+ * Its messages are acknowledged late, or folded late. */
+static bool check_sums_ahead(unsigned seed)
+{
+  const struct shape shape = {2, 2};
+  struct world world;
+  struct scene scene = {.kind = HARP_REDUCE_SCATTER,
+                        .dtype = HARP_FLOAT32,
+                        .ranks = 4,
+                        .ragged = 2,
+                        .count = 6 * LINK_SLICE / sizeof(float)};
+  world_init(&world, scene.ranks, seed);
+  world_share(&world, shape.local);
+  world.slow = seed % 2 ? 0 : 1;
+  world.lazy = seed % 2 ? -1 : 1;
+  const char *wrong = plan_all(&scene, &world);
+  wrong = wrong ? wrong : run(&scene, 1, &world);
+  clear(&scene, 1, &world);
+  if (wrong) {
+    printf("check %u: sums for one of two hosts: %s\n", seed, wrong);
+  }
+  return !wrong;
+}
+
 int main(void)
 {
   mallopt(M_MMAP_MAX, 0); /* pages that are used again cost less than new ones */
@@ -169,7 +244,7 @@ int main(void)
   for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
     for (int kind = 0; kind <= HARP_BARRIER; kind++) {
       for (int type = 0; type < types_of(kind) && is_planned(kind, shapes[i]); type++) {
-        int sizes = type == 0 || shapes[i].hosts * shapes[i].local <= 4 ? 5 : 4;
+        int sizes = has_long_one(kind, shapes[i], type) ? 5 : 4;
         for (int size = 0; size < sizes; size++) {
           wrong += !check(kind, shapes[i], dtypes[type], size, ++checks);
         }
@@ -180,6 +255,16 @@ int main(void)
     for (int lazy = 0; lazy < 2; lazy++) { /* the root, which is rank 0, or another */
       wrong += !check_many(kind, lazy, ++checks);
     }
+  }
+  for (int kind = HARP_BROADCAST; kind <= HARP_REDUCE_SCATTER; kind++) {
+    for (size_t i = 4; i < sizeof shapes / sizeof shapes[0]; i++) {
+      for (size_t count = 100; count <= 100000; count *= 1000) {
+        wrong += !check_bytes(kind, shapes[i], count, ++checks);
+      }
+    }
+  }
+  for (int i = 0; i < 4; i++) {
+    wrong += !check_sums_ahead(++checks);
   }
   printf("%u plans, %u wrong\n", checks, wrong);
   return wrong > 0;

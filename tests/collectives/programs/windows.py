@@ -220,13 +220,13 @@ def call_until_failure(rank: Group, kind: int) -> str:
     return str(error.value.decode())
 
 
-def killed(rank: Group, kind: int) -> dict[str, Any]:
+def killed(rank: Group, kind: int, child: bool = True) -> dict[str, Any]:
     """The last rank is killed. A child of it, which has its descriptors, lives on."""
     shares = rank.share()
     if rank.number == rank.ranks - 1:
         for _ in range(3):
             call_once(rank, kind)
-        if os.fork() == 0:
+        if child and os.fork() == 0:
             rank.pipe.recv(1)  # until the parent ends this scene
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -264,6 +264,7 @@ def other_call(rank: Group, kinds: tuple[int, int], elements: tuple[int, int]) -
 
 def main() -> None:
     kinds = range(len(NAMES))
+    across, two = (BROADCAST, ALL_GATHER, REDUCE_SCATTER), hosts("a", "b", "a", "b")
     print(json.dumps({
         "2": play(results, 2, {}),
         "3": play(partial(results, dtypes=NUMPY_TYPES), 3, {}),
@@ -272,13 +273,15 @@ def main() -> None:
         "2+2+2": play(results, 6, hosts("a", "b", "c", "a", "b", "c")),
         "all of 2": play(partial(collectives, dtypes=["float16"]), 2, {}),
         "all of 3": play(partial(collectives, dtypes=NUMPY_TYPES), 3, {}),
-        "all of 2+2": play(partial(collectives, dtypes=["float16", "int32"]), 4,
-                           hosts("a", "b", "a", "b")),
+        "all of 2+2": play(partial(collectives, dtypes=["float16", "int32"]), 4, two),
         "two groups": play(two_groups, 3, {}, meetings=2),
         "3+1": play(results, 4, hosts("a", "a", "a", "b")),
         "off": play(results, 3, {1: {"HARP_SHARED_MEMORY": "0"}}),
         "blind": play(results, 3, {1: {"BLIND": "1"}}),
         "killed": {NAMES[kind]: play(partial(killed, kind=kind), 3, {}) for kind in kinds},
+        "killed across hosts": {
+            NAMES[kind]: play(partial(killed, kind=kind, child=False), 4, two) for kind in across
+        },
         "aborted": {NAMES[kind]: play(partial(aborted, kind=kind), 3, {}) for kind in kinds},
         "absent": play(absent, 3, {}, meetings=2),
         "other kind": play(partial(other_call, kinds=(ALL_GATHER, ALL_TO_ALL),
@@ -286,6 +289,10 @@ def main() -> None:
         "other size": {
             NAMES[kind]: play(partial(other_call, kinds=(kind, kind), elements=(100, 101)), 3, {})
             for kind in kinds if kind != BARRIER
+        },
+        "other size across hosts": {
+            NAMES[kind]: play(partial(other_call, kinds=(kind, kind), elements=(100, 101)), 4, two)
+            for kind in across
         },
     }))  # fmt: skip
 
