@@ -83,6 +83,7 @@ struct window_call *plan_call(struct plan *plan, size_t bytes)
   told->kind = call->kind;
   told->dtype = reduces ? call->dtype : 0;
   told->reduction = reduces ? call->reduction : 0;
+  told->sizes = 0;
   told->root = kinds[call->kind].rooted ? call->peer : 0;
   for (int local_rank = 0; local_rank < windows->count; local_rank++) {
     told->gives[local_rank] = bytes;

@@ -47,7 +47,7 @@ void plan_exchange(struct plan *plan);
 
 /* Begins an operation by windows: waits until its memory for short tensors is free, and tells the
  * other ranks of the host the call. bytes: that this rank gives to each of them; the caller may
- * still change call->gives. NULL: no memory. */
+ * still change call->gives and call->sizes. NULL: no memory. */
 struct window_call *plan_call(struct plan *plan, size_t bytes);
 
 /* Precedes the first chunk in the buffers of the own window: waits until they are free. */

@@ -22,6 +22,7 @@
 
 #include "harp/collectives/plan_exchange.h"
 #include "harp/collectives/plan_relay.h"
+#include "harp/fnv1a.h"
 
 static int rank_at(const struct windows *windows, int host, int local_rank)
 {
@@ -131,6 +132,20 @@ struct part across_part(const struct plan *plan, int local_rank, int segment)
   return (struct part){call->in[rank_at(windows, host, local_rank)],
                        own ? *call->out : call->in[rank_at(windows, host, windows->local_rank)],
                        true};
+}
+
+uint64_t across_sizes(const struct plan *plan)
+{
+  const struct harp_call *call = plan->call;
+  uint64_t hash = FNV1A_64_BEGIN;
+  if (plan->windows->hosts == 1 || call->kind == HARP_BROADCAST) {
+    return 0;
+  }
+  const struct harp_view *views = call->kind == HARP_ALL_GATHER ? call->out : call->in;
+  for (int rank = 0; rank < plan->ranks; rank++) {
+    hash = fnv1a_64(hash, &views[rank].bytes, sizeof views[rank].bytes);
+  }
+  return hash;
 }
 
 bool across_init(struct exchange *exchange)

@@ -258,6 +258,7 @@ static bool make_memory(struct exchange *exchange)
 static void find_parts(struct exchange *exchange)
 {
   const struct windows *windows = exchange->windows;
+  exchange->schedule->call->sizes = across_sizes(exchange->plan);
   for (int local_rank = 0; local_rank < windows->count; local_rank++) {
     for (int segment = 0; segment < exchange->segments; segment++) {
       exchange->parts[local_rank * exchange->segments + segment] =

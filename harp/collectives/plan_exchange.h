@@ -46,6 +46,10 @@ struct harp_view exchange_cut(const struct exchange *exchange, const struct harp
 /* Segments of an operation whose ranks are on these hosts. */
 int across_segments(const struct plan *plan);
 
+/* A hash of the sizes that all ranks must agree on. Segments have only a sum of them. 0: one size.
+ */
+uint64_t across_sizes(const struct plan *plan);
+
 /* The part of a segment that we exchange with a rank of this host, if there are several hosts. */
 struct part across_part(const struct plan *plan, int local_rank, int segment);
 

@@ -206,6 +206,12 @@ static bool calls_match(struct harp_group *group, const struct harp_op *op, cons
   case WINDOW_OTHER_SIZE:
     fail_sizes(group, op, peer, step->bytes, window->calls[call].gives[group->windows.local_rank]);
     return false;
+  case WINDOW_OTHER_SIZES:
+    group_fail(group,
+               "%s of rank %d has other sizes for the ranks than that of rank %d on %s: all ranks "
+               "must give the same list of sizes",
+               op_name(op), group->rank, peer, group_name(group, peer));
+    return false;
   case WINDOW_OTHER_CALL: break;
   }
   group_fail(

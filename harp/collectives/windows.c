@@ -304,7 +304,10 @@ enum window_match windows_match(const struct windows *windows, const struct wind
       own->reduction != other->reduction || own->root != other->root) {
     return WINDOW_OTHER_CALL;
   }
-  return other->gives[windows->local_rank] == bytes ? WINDOW_MATCHES : WINDOW_OTHER_SIZE;
+  if (other->gives[windows->local_rank] != bytes) {
+    return WINDOW_OTHER_SIZE;
+  }
+  return own->sizes == other->sizes ? WINDOW_MATCHES : WINDOW_OTHER_SIZES;
 }
 
 bool windows_sleep(struct windows *windows, long ns)

@@ -41,6 +41,7 @@ _Static_assert((2ull * WINDOW_OPERATIONS - 1) * WINDOW_LAST_SIGNAL < 1ull << 31,
 /* What a rank calls in an operation. */
 struct window_call {
   int32_t kind, dtype, reduction, root; /* of struct harp_call; 0 if the kind has none */
+  uint64_t sizes;                       /* a hash of what all ranks must agree on, or 0 */
   uint64_t gives[WINDOW_RANKS];         /* bytes for each local rank */
 };
 
@@ -119,10 +120,10 @@ void windows_signal(struct windows *windows, uint32_t number);
 /* Whether the rank has given this signal, or a later one. Thread: any. */
 bool window_has_signaled(const struct window *window, uint32_t number);
 
-enum window_match { WINDOW_MATCHES, WINDOW_OTHER_CALL, WINDOW_OTHER_SIZE };
+enum window_match { WINDOW_MATCHES, WINDOW_OTHER_CALL, WINDOW_OTHER_SIZE, WINDOW_OTHER_SIZES };
 
-/* Whether a rank that has given a signal of an operation makes the same call as this rank, and
- * gives it `bytes`. call: where both tell it. */
+/* Whether a rank that has given a signal of an operation makes the same call as this rank, gives it
+ * `bytes`, and has the same sizes for all ranks. call: where both tell it. */
 enum window_match windows_match(const struct windows *windows, const struct window *window,
                                 size_t call, uint64_t bytes);
 

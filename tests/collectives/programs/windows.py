@@ -262,6 +262,17 @@ def other_call(rank: Group, kinds: tuple[int, int], elements: tuple[int, int]) -
     return {"shares": shares, "text": error.value.decode() if state < 0 else "no failure"}
 
 
+def exchanged_sizes(rank: Group) -> dict[str, Any]:
+    """The last rank takes the sizes of ranks 0 and 1 for each other's. Their sum is right."""
+    shares, sizes = rank.share(), [100, 101, 102, 103]
+    own = sizes[rank.number]
+    if rank.number == rank.ranks - 1:
+        sizes[0], sizes[1] = sizes[1], sizes[0]
+    outputs = [np.zeros(size, dtype=np.uint8) for size in sizes]
+    state = rank.call(ALL_GATHER, (np.zeros(own, dtype=np.uint8),), outputs)
+    return {"shares": shares, "text": error.value.decode() if state < 0 else "no failure"}
+
+
 def main() -> None:
     kinds = range(len(NAMES))
     across, two = (BROADCAST, ALL_GATHER, REDUCE_SCATTER), hosts("a", "b", "a", "b")
@@ -290,6 +301,7 @@ def main() -> None:
             NAMES[kind]: play(partial(other_call, kinds=(kind, kind), elements=(100, 101)), 3, {})
             for kind in kinds if kind != BARRIER
         },
+        "exchanged sizes": play(exchanged_sizes, 4, two),
         "other size across hosts": {
             NAMES[kind]: play(partial(other_call, kinds=(kind, kind), elements=(100, 101)), 4, two)
             for kind in across
