@@ -59,8 +59,8 @@ bool across_init(struct exchange *exchange);
 /* Adds the messages that precede our gift of a chunk. Returns the step that it must wait for. */
 int32_t across_give(struct exchange *exchange, size_t chunk);
 
-/* Adds the messages that follow a chunk of a broadcast that we have taken, the last step of
- * computing. */
+/* Adds the messages that follow a chunk of a broadcast, which the last step of computing has taken.
+ */
 void across_take(struct exchange *exchange, size_t chunk);
 
 /* Where this host's partial result of a chunk of reduce_scatter goes if it is for another host,
