@@ -40,8 +40,8 @@ void plan_barrier(struct plan *plan);
 /* All_reduce of long tensors on many ranks. */
 void plan_ring(struct plan *plan);
 
-/* Operations by windows: all_reduce and reduce; and the others, on several hosts only broadcast,
- * all_gather and reduce_scatter. */
+/* By windows. plan_windows: all_reduce and reduce. plan_exchange: the others; on several hosts,
+ * only broadcast, all_gather and reduce_scatter. */
 void plan_windows(struct plan *plan);
 void plan_exchange(struct plan *plan);
 

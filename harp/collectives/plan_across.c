@@ -12,9 +12,11 @@
  * - reduce_scatter: each rank folds what its host has for the ranks with its local rank, and sends
  *   these partial results. They are as wide as the accumulator, so results are rounded once.
  *
- * Segments are what one rank gives to another one for, or from, different hosts: shares of a
- * broadcast, at the root's host. Chunks alternate between segments. A message of chunk c waits for
- * computing with earlier chunks only, on all ranks, so they cannot wait for each other in a circle.
+ * A rank gives several segments to another one: one for each host or, at the root's host of a
+ * broadcast, one for each share. Chunks alternate between segments. In reduce_scatter, the own
+ * segment comes last: it waits for sums that other hosts send before their own segment, so hosts
+ * cannot wait in a circle. Messages of all_gather wait for nothing. Those of broadcast wait only
+ * for hosts nearer to the root.
  *
  * Träff and Hunold, "Decomposing Collectives for Exploiting Multi-lane Communication" (2020).
  */

@@ -46,8 +46,8 @@ struct harp_view exchange_cut(const struct exchange *exchange, const struct harp
 /* Segments of an operation whose ranks are on these hosts. */
 int across_segments(const struct plan *plan);
 
-/* A hash of the sizes that all ranks must agree on. Segments have only a sum of them. 0: one size.
- */
+/* A hash of the sizes of all ranks, which the ranks of a host compare: the sum of a rank's segments
+ * may be right although two sizes are exchanged. 0: nothing to compare. */
 uint64_t across_sizes(const struct plan *plan);
 
 /* The part of a segment that we exchange with a rank of this host, if there are several hosts. */

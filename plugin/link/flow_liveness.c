@@ -13,8 +13,6 @@
 #define DOUBT_TIME 800000000ull /* ns of silence before the neighbour is probed by ARP */
 #define ARP_ROUND 8000000000ull /* ns that one round of ARP requests takes */
 
-enum { SILENT_PROBES = 2 }; /* unanswered keepalives */
-
 /* The kernel of a live host answers ARP. One silent NIC says nothing about the host if the link may
  * use others: the sender moves the flow, at the latest when its process is no longer stopped.
  * timeout_ms limits the wait. A failed round of requests does not count if it ended

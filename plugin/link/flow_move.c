@@ -292,7 +292,7 @@ void flow_move_lost(struct link_flow *fresh)
 
 void flow_move_watch(struct link_flow *fresh)
 {
-  /* A later step needs no answer of the peer, which has its welcome acknowledged already. */
+  /* A later step waits for the old owner, not for the peer. */
   bool waits = fresh->move && atomic_load(&fresh->move->step) == MOVE_HANDSHAKE;
   if (waits && flow_attempt_is_over(fresh)) {
     flow_close_free(fresh, FLOW_CLOSE_RESET);

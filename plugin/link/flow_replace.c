@@ -18,10 +18,9 @@
 #define STALL_ALONE 1000000000ull /* ns; or 8 RTO */
 #define STALL_ROUTES 300000000ull /* ns; or 8 RTO: the same, if another NIC may reach the peer */
 #define STALL_ROUTES_MOST 2000000000ull /* ns; a pause may make the RTO longer than that */
-#define DOUBT_TIME (2 * HARP_TICK_NS)
-#define ATTEMPT_TIME 1000000000ull /* ns without an answer, before another port is tried */
-enum { EPOCHS_LEAST = 2 };  /* reopening attempts; before that, the stack's user timeout decides */
-enum { SILENT_PROBES = 2 }; /* unanswered probes, if no data is in flight or the window is closed */
+#define REPORT_TIME (2 * HARP_TICK_NS)  /* ns: a doubt of a flow makes the others probe */
+#define PORT_TIME 1000000000ull         /* ns without an answer, before another port is tried */
+enum { EPOCHS_LEAST = 2 }; /* reopening attempts; before that, the stack's user timeout decides */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
@@ -92,7 +91,7 @@ static void publish_liveness(struct link_flow *flow, uint64_t now)
   harp_flow_view(flow->tcp, &view);
   atomic_store_explicit(&flow->answered, view.last_receive, memory_order_relaxed);
   uint64_t doubted = atomic_load_explicit(&flow->link->doubted, memory_order_relaxed);
-  if (doubted + DOUBT_TIME > now && view.unacked == 0) {
+  if (doubted + REPORT_TIME > now && view.unacked == 0) {
     harp_flow_probe(flow->tcp);
   }
 }
@@ -173,7 +172,7 @@ void flow_watch(struct link_flow *flow, uint64_t now)
   }
   /* The receiver may have dropped the old connection once the hello is sent. The sender cannot
    * return to it, so the candidate gets all of timeout_ms. */
-  uint64_t time = candidate->state == FLOW_OPENING ? ATTEMPT_TIME
+  uint64_t time = candidate->state == FLOW_OPENING ? PORT_TIME
                                                    : flow_config(flow)->timeout_ms * 1000000ull;
   bool recovered = candidate->state == FLOW_OPENING && !dead;
   if (recovered || harp_instance_running_time(flow->instance) - candidate->born > time) {

@@ -200,9 +200,11 @@ bool flow_watch_route(struct link_flow *flow, bool dead, uint64_t now)
 
 void flow_watch_lost(struct link_flow *flow)
 {
-  bool ends = flow->fin_in || flow->fin_waits;
-  if (!flow->link || flow->state != FLOW_OPEN || ends || link_ended(flow->link)) {
+  if (!flow->link || flow->state != FLOW_OPEN || link_ended(flow->link)) {
     return;
+  }
+  if (!flow->link->sends && (flow->fin_in || flow->fin_waits)) {
+    return; /* it needs no connection any more; see flow_watch_ended */
   }
   uint64_t running = harp_instance_running_time(flow->instance);
   if (flow->tcp || flow->lost == 0) {

@@ -15,7 +15,6 @@
 enum {
   CHUNK_ALONE = 4 << 20,    /* bytes, for a link with one flow */
   CHUNK_SHARED = 128 << 10, /* bytes, for several flows: a slow flow then holds little data */
-  DRAIN_MS = 2000,          /* close: limit for the acknowledgements of short messages */
 };
 
 /* --- Posted work, in the poller --- */
@@ -258,8 +257,8 @@ struct draining {
   bool owes; /* a flow has bytes that are not acknowledged */
 };
 
-/* Looks at the flows of all instances: one that moves meanwhile may belong to none at its call. A
- * flow of this instance takes no bytes during the call. */
+/* Looks at the flows of all instances, because a flow that moves may belong to none at its call.
+ * During the call, the flows of this instance pull no bytes. */
 static void find_unacknowledged(struct harp_instance *instance, void *argument)
 {
   struct draining *draining = argument;
@@ -269,17 +268,19 @@ static void find_unacknowledged(struct harp_instance *instance, void *argument)
   }
 }
 
-/* Whether an acknowledgement is missing that may still come. */
-static bool link_owes(const struct net_link *link)
+/* Whether an acknowledgement is missing that may still come. *silent: no worker answers, which
+ * counts as missing. One that answers is enough, because it looks at all flows. */
+static bool link_owes(const struct net_link *link, bool *silent)
 {
   struct draining draining = {.link = link};
-  for (unsigned i = 0; i < link->part_count && link->sends && !link_ended(link); i++) {
-    if (harp_instance_call(link->parts[i].instance, find_unacknowledged, &draining,
-                           LINK_CLOSE_MS) != 0) {
-      return false; /* a worker does not answer */
-    }
+  bool asks = link->sends && !link_ended(link);
+  *silent = asks;
+  for (unsigned i = 0; i < link->part_count && asks; i++) {
+    bool answers = harp_instance_call(link->parts[i].instance, find_unacknowledged, &draining,
+                                      LINK_CLOSE_MS) == 0;
+    *silent &= !answers;
   }
-  return draining.owes;
+  return draining.owes || *silent;
 }
 
 /*
@@ -293,11 +294,11 @@ static bool drain(struct net_link *link)
   _Atomic(uint64_t) *spent = &link->transport->draining;
   uint64_t before = atomic_load(spent), ran = 0;
   struct harp_run_time waited = {0};
-  bool owes = link_owes(link);
-  while (owes && before + ran < DRAIN_MS * 1000000ull) {
+  bool silent, owes = link_owes(link, &silent);
+  while (owes && !silent && before + ran < LINK_DRAIN_MS * 1000000ull) {
     harp_sleep_us(50);
     ran = harp_ran_ns(&waited);
-    owes = link_owes(link);
+    owes = link_owes(link, &silent);
   }
   atomic_store(spent, owes ? before + ran : 0);
   return !owes;

@@ -55,6 +55,7 @@ enum {
   FLOW_CHUNKS = 128,         /* unacknowledged chunks of a flow */
   FLOW_COPY_MOST = 32 << 10, /* bytes of a message that is copied when it is sent */
   PEER_NAME_SIZE = 32,
+  SILENT_PROBES = 2, /* so many unanswered keepalives or window probes: the peer is silent */
 };
 
 enum request_state { REQUEST_FREE, REQUEST_POSTED, REQUEST_DONE };
@@ -133,10 +134,8 @@ struct flow_move {
   struct welcome welcome;    /* sender */
   struct hello hello;        /* receiver */
   bool released;
-  atomic_bool lost; /* the new connection is; the old owner reads it */
-  /* Sender: attempts without success that the peer's HARP has reset, and those that its kernel has
-   * refused because nobody listens. */
-  atomic_uint resets, refusals;
+  atomic_bool lost;              /* the new connection is lost; the old owner reads this */
+  atomic_uint resets, refusals;  /* sender: failed attempts, by the peer's HARP and its kernel */
   _Atomic(uint32_t) hello_epoch; /* sender: the last attempt that has sent a hello */
 };
 

@@ -181,8 +181,8 @@ static bool ended_in_order(const struct link_flow *flow)
   return flow->fin_in && !link->sends && atomic_load(&link->flows_ended) < link->flow_count;
 }
 
-/* A new connection has ended before it was a link's. Without routes, the flow fails if it has no
- * connection left. */
+/* A new connection has ended before it was a link's. If the flow has no other one, the link fails,
+ * unless the peer refused this one and there are other routes. */
 static void attempt_failed(struct link_flow *fresh, int error)
 {
   const struct link_flow *old = fresh->replaces;
@@ -244,6 +244,7 @@ void flow_readable(void *user, struct harp_tcp *tcp)
     return;
   }
   flow->fin_in = true;
+  flow->lost = harp_instance_running_time(flow->instance); /* flow_watch_ended counts from here */
   struct net_link *link = flow->link;
   if (!link) {
     return;

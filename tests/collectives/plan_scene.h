@@ -11,9 +11,8 @@
 struct scene {
   int kind, dtype, ranks, root;
   size_t count; /* elements of a view */
-  /* 0, or views of rank r have only r % ragged / (ragged - 1) of the elements, if the kind allows
-   * it.
-   */
+  /* 0: all views have `count` elements. Else views of rank r have (r % ragged) / (ragged - 1) of
+   * them, if the kind allows it. */
   int ragged;
   int number; /* of the operation: others have other elements */
   struct harp_view in[WORLD_MOST][WORLD_MOST], out[WORLD_MOST][WORLD_MOST];

@@ -132,6 +132,7 @@ LINES = (0, 0, 0, 0, 1)
 SIDES = (0, 1)
 FLOWS = (0, 1, 2, 3)
 NICS = (0, 1)
+QUEUES = (0, 1, 2, 3)  # those of the first NIC come first
 
 # What both ranks and their hosts do where no connection is lost for good. Few ends are excused, so
 # most are judged.
@@ -142,7 +143,7 @@ CALM = (
     (50, steps("close", LINES, (0, 0, 0, 0, 1))),
     (24, steps("away", SIDES, (*PAUSES, *LONG))),
     (10, steps("pause", SIDES, PAUSES)),
-    (40, steps("hold", SIDES, SIDES, PAUSES)),
+    (40, steps("hold", SIDES, QUEUES, PAUSES)),
     (12, steps("open", (1, 2), SIDES)),
     (24, steps("down", SIDES, NICS, PAUSES)),
     (24, steps("silence", SIDES, NICS, PAUSES)),
@@ -156,7 +157,7 @@ ROUGH = (
     (5, steps("reset", LINES, FLOWS, SIDES)),
     (2, steps("kill", SIDES)),
     (2, steps("pause", SIDES, LONG)),
-    (4, steps("hold", SIDES, SIDES, LONG)),
+    (4, steps("hold", SIDES, QUEUES, LONG)),
 )
 
 # One choice a step: that is quick, and reduces well.

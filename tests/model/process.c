@@ -75,8 +75,8 @@ static void run_thread(void)
 
 static void *do_nothing(void *argument) { return NULL; }
 
-/* The owner runs the function later. The plugin joins another thread in its place: glibc_floor.h
- * names the version of pthread_join, so no call of it can come here. */
+/* The owner runs the function later. pthread_join cannot be wrapped, because glibc_floor.h names
+ * its version. So the plugin joins a thread that does nothing. */
 int __wrap_harp_thread_start(pthread_t *handle, void *(*function)(void *), void *argument,
                              const char *name)
 {

@@ -222,7 +222,7 @@ static bool side_step(const char *name, const uint64_t *numbers)
       excuse_opening("its caller was away for so long that it seems to have given up");
     }
   } else if (strcmp(name, "hold") == 0) {
-    uint64_t *until = &side->held_until[numbers[1] % HOST_QUEUES];
+    uint64_t *until = &side->held_until[numbers[1] % side_queues(side)];
     *until = HARP_MAX(*until, world.now) + numbers[2] * 1000;
     world_disturb(numbers[2] * 1000, "a worker was held for too long");
   } else if (outage_of(name) < OUTAGES) {

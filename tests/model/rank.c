@@ -6,7 +6,7 @@
 #include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
-#define CLOSE_WAITS_NS (2 * NS_PER_S) /* for the acknowledgements of short messages */
+#define CLOSE_WAITS_NS (LINK_DRAIN_MS * 1000000ull)
 
 enum { UNTOUCHED = 0xee, PATTERN = 65536 };
 
