@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/jobs shared-memory: each collective of the ranks of one host, by windows and by links, in
+"""tools/jobs shared-memory: each collective of ranks that share hosts, by windows and by links, in
 turns."""
 
 from __future__ import annotations
@@ -38,21 +38,29 @@ def report(records: list[dict[str, Any]]) -> str:
 
 @click.command("shared-memory")
 @lab_hosts.wire_option
+@lab_hosts.hosts_option(1, least=1)
 @click.option("--ranks", default=4, show_default=True, type=click.IntRange(2, 64),
-              help="Ranks, all on one host.")  # fmt: skip
+              help="Ranks of all hosts together.")  # fmt: skip
 @click.option("--rounds", default=11, show_default=True, type=click.IntRange(2),
               help="Times that each pair is measured.")  # fmt: skip
 @click.option("--size", "sizes", multiple=True, type=click.IntRange(4), default=SIZES,
               help="Bytes of the largest tensor of a rank; repeatable.")  # fmt: skip
 @json_option("the records")
 def shared_memory(
-    wire: str, ranks: int, rounds: int, sizes: tuple[int, ...], json_path: Optional[Path]
+    wire: str,
+    hosts: int,
+    ranks: int,
+    rounds: int,
+    sizes: tuple[int, ...],
+    json_path: Optional[Path],
 ) -> None:
-    """Time each collective between ranks of one host, with shared memory and with links."""
+    """Time each collective, with shared memory and with links between the ranks of a host."""
     lab_hosts.require("torch")
     with lab_hosts.failures_told():
-        done = lab_hosts.run("shared_memory.py", rounds, *sizes, hosts=1, wire=wire, ranks=ranks)
-    print(f"collectives of {ranks} ranks on one host, {done.wire}, {rounds} rounds: median of the "
-          "ratios (quartiles)\n")  # fmt: skip
+        done = lab_hosts.run(
+            "shared_memory.py", rounds, *sizes, hosts=hosts, wire=wire, ranks=ranks
+        )
+    print(f"collectives of {ranks} ranks, hosts: {hosts}, {done.wire}, {rounds} rounds: median of "
+          "the ratios (quartiles)\n")  # fmt: skip
     print(report(done.records))
-    lab_hosts.save(json_path, done.records, wire=done.wire, ranks=ranks)
+    lab_hosts.save(json_path, done.records, wire=done.wire, hosts=hosts, ranks=ranks)
