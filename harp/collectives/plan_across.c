@@ -44,16 +44,22 @@ static int cross_rank(const struct windows *windows, int distance)
 
 /* --- Shares of a broadcast --- */
 
-static void find_root(const struct plan *plan, int *host, int *local_rank)
+struct member {
+  int host, local_rank;
+};
+
+static struct member root_of(const struct plan *plan)
 {
   const struct windows *windows = plan->windows;
   int at = 0;
   while (windows->grid[at] != plan->call->peer) {
     at++;
   }
-  *host = at % windows->hosts;
-  *local_rank = at / windows->hosts;
+  return (struct member){at % windows->hosts, at / windows->hosts};
 }
+
+/* A short tensor is one share. */
+static bool is_whole(const struct plan *plan) { return plan->call->out->bytes <= LINK_SHORT; }
 
 static struct harp_view share_of(const struct plan *plan, int local_rank)
 {
@@ -61,35 +67,38 @@ static struct harp_view share_of(const struct plan *plan, int local_rank)
   size_t count = (size_t)plan->windows->count;
   size_t each = ((whole->bytes + count - 1) / count + 63) & ~(size_t)63;
   size_t at = (size_t)local_rank * each;
-  int host, root;
-  find_root(plan, &host, &root);
-  if (whole->bytes <= LINK_SHORT) {
-    return local_rank == root ? *whole : (struct harp_view){NULL, 0};
+  if (is_whole(plan) && local_rank == root_of(plan).local_rank) {
+    return *whole;
   }
-  if (at >= whole->bytes) {
+  if (is_whole(plan) || at >= whole->bytes) {
     return (struct harp_view){NULL, 0};
   }
   size_t left = whole->bytes - at;
   return (struct harp_view){(uint8_t *)whole->data + at, left < each ? left : each};
 }
 
+/* The local rank whose share is in a segment, at the root's host. */
+static int sharer_of(const struct plan *plan, int segment)
+{
+  return is_whole(plan) ? root_of(plan).local_rank : segment;
+}
+
 static struct part share_part(const struct plan *plan, int local_rank, int segment)
 {
   const struct windows *windows = plan->windows;
   struct part part = {.matches = true};
-  int host, root;
-  find_root(plan, &host, &root);
-  if (windows->host != host) {
+  struct member root = root_of(plan);
+  if (windows->host != root.host) {
     part.given = share_of(plan, windows->local_rank);
     part.taken = share_of(plan, local_rank);
     return part;
   }
-  part.matches = local_rank == root;
-  if (windows->local_rank == root) {
-    part.given = share_of(plan, segment);
+  part.matches = local_rank == root.local_rank;
+  if (windows->local_rank == root.local_rank) {
+    part.given = share_of(plan, sharer_of(plan, segment));
   }
-  if (local_rank == root) {
-    part.taken = share_of(plan, segment);
+  if (local_rank == root.local_rank) {
+    part.taken = share_of(plan, sharer_of(plan, segment));
   }
   return part;
 }
@@ -99,15 +108,13 @@ static struct part share_part(const struct plan *plan, int local_rank, int segme
 int across_segments(const struct plan *plan)
 {
   const struct windows *windows = plan->windows;
-  int host, root;
   if (windows->hosts == 1) {
     return 1;
   }
   if (plan->call->kind != HARP_BROADCAST) {
     return windows->hosts;
   }
-  find_root(plan, &host, &root);
-  return windows->host == host ? windows->count : 1;
+  return windows->host == root_of(plan).host && !is_whole(plan) ? windows->count : 1;
 }
 
 /* What came from other hosts follows what we have. */
@@ -178,9 +185,8 @@ static int32_t relay_share(struct exchange *exchange, const struct harp_view *vi
   const struct windows *windows = exchange->windows;
   struct relay relay = {.schedule = exchange->schedule,
                         .members = windows_cross_ranks(windows, windows->local_rank),
-                        .size = windows->hosts};
-  int root;
-  find_root(exchange->plan, &relay.root, &root);
+                        .size = windows->hosts,
+                        .root = root_of(exchange->plan).host};
   relay.number = (windows->host - relay.root + windows->hosts) % windows->hosts;
   return relay_add(&relay, view, after);
 }
@@ -188,7 +194,7 @@ static int32_t relay_share(struct exchange *exchange, const struct harp_view *vi
 static int32_t gather_across(struct exchange *exchange, size_t chunk)
 {
   const struct windows *windows = exchange->windows;
-  int segment = (int)(chunk % (size_t)exchange->segments);
+  int segment = exchange_segment(exchange, chunk);
   const struct part *part = &exchange_parts(exchange, windows->local_rank)[segment];
   struct harp_view view = exchange_cut(exchange, &part->given, chunk);
   if (segment > 0) {
@@ -211,9 +217,7 @@ int32_t across_give(struct exchange *exchange, size_t chunk)
   if (windows->hosts == 1 || kind != HARP_BROADCAST) {
     return NO_STEP;
   }
-  int host, root;
-  find_root(exchange->plan, &host, &root);
-  if (windows->host == host) {
+  if (windows->host == root_of(exchange->plan).host) {
     return NO_STEP; /* across_take sends */
   }
   const struct part *part = exchange_parts(exchange, windows->local_rank);
@@ -224,17 +228,16 @@ int32_t across_give(struct exchange *exchange, size_t chunk)
 void across_take(struct exchange *exchange, size_t chunk)
 {
   const struct windows *windows = exchange->windows;
-  int host, root, segment = (int)(chunk % (size_t)exchange->segments);
+  int segment = exchange_segment(exchange, chunk);
   if (windows->hosts == 1 || exchange->plan->call->kind != HARP_BROADCAST) {
     return;
   }
-  find_root(exchange->plan, &host, &root);
-  if (windows->host == host && segment == windows->local_rank) {
-    const struct part *part = &exchange_parts(exchange, root)[segment];
+  struct member root = root_of(exchange->plan);
+  if (windows->host == root.host && sharer_of(exchange->plan, segment) == windows->local_rank) {
+    const struct part *part = &exchange_parts(exchange, root.local_rank)[segment];
     struct harp_view view = exchange_cut(exchange, &part->taken, chunk);
-    relay_share(exchange, &view,
-                windows->local_rank == root ? NO_STEP
-                                            : schedule_computing(exchange->schedule)->tail);
+    bool has = windows->local_rank == root.local_rank;
+    relay_share(exchange, &view, has ? NO_STEP : schedule_computing(exchange->schedule)->tail);
   }
 }
 
@@ -255,13 +258,13 @@ static void *staging(struct exchange *exchange, bool sends, int peer, size_t chu
 /* Whether a chunk's partial result is for our host. */
 static bool is_own(const struct exchange *exchange, size_t chunk)
 {
-  return chunk % (size_t)exchange->segments == (size_t)exchange->segments - 1;
+  return exchange_segment(exchange, chunk) == exchange->segments - 1;
 }
 
 /* The distance of the host that a partial result is for. */
 static int distance_of(const struct exchange *exchange, size_t chunk)
 {
-  return scatter_distance((int)(chunk % (size_t)exchange->segments));
+  return scatter_distance(exchange_segment(exchange, chunk));
 }
 
 void *across_partial(struct exchange *exchange, size_t chunk, int32_t *after)

@@ -50,11 +50,6 @@ static size_t chunks(const struct exchange *exchange, const struct harp_view *vi
          (size_t)exchange->segments;
 }
 
-static size_t segment_of(const struct exchange *exchange, size_t chunk)
-{
-  return chunk % (size_t)exchange->segments;
-}
-
 struct harp_view exchange_cut(const struct exchange *exchange, const struct harp_view *view,
                               size_t chunk)
 {
@@ -71,16 +66,17 @@ struct harp_view exchange_cut(const struct exchange *exchange, const struct harp
 static struct harp_view part_in(const struct exchange *exchange, int local_rank, bool gives,
                                 size_t chunk)
 {
-  const struct part *part = &exchange_parts(exchange, local_rank)[segment_of(exchange, chunk)];
+  const struct part *part = &exchange_parts(exchange,
+                                            local_rank)[exchange_segment(exchange, chunk)];
   return exchange_cut(exchange, gives ? &part->given : &part->taken, chunk);
 }
 
 /* Bytes of the first segments of what we give to a rank of the host, or take from it. */
-static size_t sum_up(const struct exchange *exchange, int local_rank, bool gives, size_t segments)
+static size_t sum_up(const struct exchange *exchange, int local_rank, bool gives, int segments)
 {
   const struct part *parts = exchange_parts(exchange, local_rank);
   size_t bytes = 0;
-  for (size_t segment = 0; segment < segments; segment++) {
+  for (int segment = 0; segment < segments; segment++) {
     bytes += gives ? parts[segment].given.bytes : parts[segment].taken.bytes;
   }
   return bytes;
@@ -88,7 +84,7 @@ static size_t sum_up(const struct exchange *exchange, int local_rank, bool gives
 
 static size_t all_bytes(const struct exchange *exchange, int local_rank, bool gives)
 {
-  return sum_up(exchange, local_rank, gives, (size_t)exchange->segments);
+  return sum_up(exchange, local_rank, gives, exchange->segments);
 }
 
 static bool is_short(const struct exchange *exchange, int local_rank, bool gives)
@@ -104,7 +100,7 @@ static size_t part_offset(const struct exchange *exchange, int local_rank, bool 
   if (is_short(exchange, local_rank, gives)) {
     return offsetof(struct window, shorts) + exchange->schedule->number * WINDOW_SHORT +
            part * exchange->short_bytes +
-           sum_up(exchange, local_rank, gives, segment_of(exchange, chunk)) +
+           sum_up(exchange, local_rank, gives, exchange_segment(exchange, chunk)) +
            chunk / (size_t)exchange->segments * exchange->part_bytes;
   }
   return offsetof(struct window, operands) + chunk % WINDOW_BUFFERS * WINDOW_CHUNK +

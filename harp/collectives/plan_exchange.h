@@ -39,6 +39,11 @@ static inline const struct part *exchange_parts(const struct exchange *exchange,
   return &exchange->parts[local_rank * exchange->segments];
 }
 
+static inline int exchange_segment(const struct exchange *exchange, size_t chunk)
+{
+  return (int)(chunk % (size_t)exchange->segments);
+}
+
 /* The bytes of a view that a chunk has; without bytes behind its end. */
 struct harp_view exchange_cut(const struct exchange *exchange, const struct harp_view *view,
                               size_t chunk);
