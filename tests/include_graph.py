@@ -77,10 +77,10 @@ def _folder(unit: str) -> str:
     return str(PurePosixPath(unit).parent)
 
 
-def main(words: list[str]) -> None:
+def main(args: list[str]) -> None:
     graph = units(read())
-    if words:
-        graph = {name: others for name, others in graph.items() if _folder(name) == words[0]}
+    if args:
+        graph = {name: others for name, others in graph.items() if _folder(name) == args[0]}
     else:
         graph = folders(graph)
     for name in sorted(graph):

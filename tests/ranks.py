@@ -63,10 +63,10 @@ class Rank(Program):
                 self._answers.put(line.rstrip("\n"))
         self._answers.put(None)
 
-    def start(self, *words: object) -> None:
+    def start(self, *args: object) -> None:
         """Sends a command; `finish` takes its answer. Several may be sent ahead."""
         assert self.process.stdin
-        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.write(" ".join(map(str, args)) + "\n")
         self.process.stdin.flush()
 
     def finish(self, timeout: float = START_S) -> list[str]:
@@ -76,14 +76,14 @@ class Rank(Program):
         except queue.Empty:
             raise AssertionError(f"no answer in {timeout} s; {self.lines()}") from None
         assert text is not None, f"the rank ended with {self.wait(10)}; {self.lines()}"
-        kind, *words = text.split()
+        kind, *args = text.split()
         if kind == "failed":
-            raise Failed(words[0], int(words[1]), float(words[2]))
+            raise Failed(args[0], int(args[1]), float(args[2]))
         assert kind == "ok", f"{text}; {self.lines()}"
-        return words
+        return args
 
-    def do(self, *words: object, timeout: float = START_S) -> list[str]:
-        self.start(*words)
+    def do(self, *args: object, timeout: float = START_S) -> list[str]:
+        self.start(*args)
         return self.finish(timeout)
 
     def init(self, devices: int = 1) -> Rank:

@@ -53,10 +53,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package.parent
 
 
-def python(*words: str) -> subprocess.CompletedProcess[str]:
+def python(*args: str) -> subprocess.CompletedProcess[str]:
     """Isolated: neither the environment nor the current folder leads to the checkout."""
     return subprocess.run(
-        [sys.executable, "-I", *words], capture_output=True, text=True, timeout=100
+        [sys.executable, "-I", *args], capture_output=True, text=True, timeout=100
     )
 
 
@@ -84,9 +84,9 @@ def test_every_module_imports_without_checkout(installed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     ["setup --help", "setup nics", "doctor --help", "perf --help", "agent file harp-agent.service"],
 )
-def test_commands_run_without_checkout(installed: Path, words: str) -> None:
-    done = python("-c", RUN, str(installed), *words.split())
+def test_commands_run_without_checkout(installed: Path, args: str) -> None:
+    done = python("-c", RUN, str(installed), *args.split())
     assert done.returncode == 0, done.stderr

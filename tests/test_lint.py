@@ -50,18 +50,18 @@ def needs(module: str) -> pytest.MarkDecorator:
 
 @dataclass(frozen=True)
 class Unit:
-    """A C file of ours, and how it is compiled: the compiler's words but for the output."""
+    """A C file of ours, and how it is compiled: the compiler's arguments without the output."""
 
     path: Path
     folder: Path
-    words: tuple[str, ...]
+    args: tuple[str, ...]
 
     @property
     def name(self) -> str:
         return self.path.relative_to(ROOT).as_posix()
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*self.words, *options], cwd=self.folder, capture_output=True,
+        return subprocess.run([*self.args, *options], cwd=self.folder, capture_output=True,
                               text=True, timeout=400, check=False)  # fmt: skip
 
 
@@ -73,9 +73,9 @@ def units() -> list[Unit]:
         path = (folder / entry["file"]).resolve()
         if path.suffix != ".c" or BUILD in path.parents or ROOT not in path.parents:
             continue
-        words = shlex.split(entry["command"])
-        at = words.index("-o")
-        kept = [word for word in words[:at] + words[at + 2 :]
+        args = shlex.split(entry["command"])
+        at = args.index("-o")
+        kept = [word for word in args[:at] + args[at + 2 :]
                 if word not in ("-c", "-MD") and not word.endswith(".o.d")]  # fmt: skip
         while "-MQ" in kept:
             del kept[kept.index("-MQ") : kept.index("-MQ") + 2]
@@ -93,7 +93,7 @@ def options_for(unit: Unit) -> Sequence[str]:
 def complaints(unit: Unit, options: Sequence[str], memory: Path) -> str:
     """What the compiler says of a file; "" if nothing."""
     text = unit.run("-E", "-P").stdout
-    key = hashlib.sha256("\0".join((text, *unit.words, *options)).encode()).hexdigest()
+    key = hashlib.sha256("\0".join((text, *unit.args, *options)).encode()).hexdigest()
     remembered = memory / key
     if remembered.is_file():
         return ""
@@ -107,7 +107,7 @@ def complaints(unit: Unit, options: Sequence[str], memory: Path) -> str:
 def is_gcc() -> bool:
     found = units()
     version = found[0].run("--version").stdout if found else ""
-    return "Free Software Foundation" in version and "sanitize" not in " ".join(found[0].words)
+    return "Free Software Foundation" in version and "sanitize" not in " ".join(found[0].args)
 
 
 @pytest.mark.slow

@@ -19,13 +19,13 @@ enum {
   LAST_LINES_STEP_MS = 20,
 };
 
-static int said_rank;
-static bool say_info;
-static int said_flows; /* TCP connections per link, from HARP's log line; 0: unknown */
+static int log_rank;
+static bool log_info;
+static int flows_in_log; /* TCP connections per link, from HARP's log line; 0: unknown */
 
 /* HARP's log line at init contains "N flows per link". It is the value in force, whatever its
  * source. */
-static void hear_flows(const char *text)
+static void read_flows(const char *text)
 {
   const char *at = strstr(text, " per link; ");
   int flows;
@@ -33,7 +33,7 @@ static void hear_flows(const char *text)
     at--;
   }
   if (strncmp(text, "HARP ", 5) == 0 && at && sscanf(at, ", %d flow", &flows) == 1) {
-    said_flows = flows;
+    flows_in_log = flows;
   }
 }
 
@@ -52,11 +52,11 @@ static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *f
   va_start(arguments, format);
   vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
-  hear_flows(text);
-  if (level > NCCL_LOG_WARN && !say_info && !names_trace(text)) {
+  read_flows(text);
+  if (level > NCCL_LOG_WARN && !log_info && !names_trace(text)) {
     return;
   }
-  fprintf(stderr, "[%d] NCCL %s %s\n", said_rank, level <= NCCL_LOG_WARN ? "WARN" : "INFO", text);
+  fprintf(stderr, "[%d] NCCL %s %s\n", log_rank, level <= NCCL_LOG_WARN ? "WARN" : "INFO", text);
 }
 
 void session_say(const struct session *session, const char *format, ...)
@@ -107,7 +107,7 @@ static int bring_up(struct session *session)
                 session->api.name, session->api.version, netapi_result_name(result), devices);
     return -1;
   }
-  session->flows = said_flows;
+  session->flows = flows_in_log;
   session->channel_count = session->options->channels;
   for (unsigned i = 0; i < session->channel_count; i++) {
     session->channels[i].device = (int)i % devices;
@@ -126,8 +126,8 @@ int session_open(struct session *session, const struct options *options)
       .lock = PTHREAD_MUTEX_INITIALIZER,
       .changed = PTHREAD_COND_INITIALIZER,
   };
-  said_rank = options->rank;
-  say_info = options->debug;
+  log_rank = options->rank;
+  log_info = options->debug;
   plugin_settings(options);
   if (netapi_open(&session->api, options->plugin, options->api, error)) {
     session_say(session, "%s", error);

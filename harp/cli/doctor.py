@@ -36,9 +36,9 @@ def _holders(path: Path) -> list[int]:
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     found = []
     for line in Path("/proc/locks").read_text().splitlines():
-        words = line.split()
-        if len(words) > 5 and words[1] == "FLOCK" and words[5] == place:
-            found.append(int(words[4]))
+        fields = line.split()
+        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == place:
+            found.append(int(fields[4]))
     return found
 
 

@@ -161,9 +161,9 @@ def _frames_line(found: trace.Trace) -> str:
 
 
 def _values(record: trace.Record) -> str:
-    words = [f"{name}={value}" for name, value in record.values.items()]
+    parts = [f"{name}={value}" for name, value in record.values.items()]
     known = errno.errorcode.get(int(record.values.get("errno", 0)))
-    return " ".join([*words, known] if known else words)
+    return " ".join([*parts, known] if known else parts)
 
 
 def _runs(records: Sequence[trace.Record]) -> Iterator[list[trace.Record]]:

@@ -136,7 +136,7 @@ static bool take(struct line *line)
   return some;
 }
 
-void harp_log_drain(harp_log_writer speak, void *user)
+void harp_log_drain(harp_log_writer write, void *user)
 {
   struct line line;
 
@@ -145,7 +145,7 @@ void harp_log_drain(harp_log_writer speak, void *user)
     if (__atomic_load_n(&queue.waiting, __ATOMIC_ACQUIRE) == 0 || !take(&line)) {
       return;
     }
-    speak(line.level, line.text, user);
+    write(line.level, line.text, user);
   }
 }
 

@@ -35,9 +35,9 @@ typedef void (*harp_log_writer)(enum harp_log_level level, const char *line, voi
 __attribute__((format(printf, 2, 3))) void harp_log_post(enum harp_log_level level,
                                                          const char *format, ...);
 
-/* Passes the queued lines to speak, oldest first, at most HARP_LOG_QUEUE lines. An empty queue
+/* Passes the queued lines to write, oldest first, at most HARP_LOG_QUEUE lines. An empty queue
  * costs one load. Thread: one of the application's. */
-void harp_log_drain(harp_log_writer speak, void *user);
+void harp_log_drain(harp_log_writer write, void *user);
 
 /* Lines dropped since the process started because the queue was full. */
 uint64_t harp_log_dropped(void);

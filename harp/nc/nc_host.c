@@ -34,7 +34,7 @@ int nc_signal(void) { return signal_seen; }
 
 /* --- Life --- */
 
-static void speak(enum harp_log_level level, const char *line, void *user)
+static void print_line(enum harp_log_level level, const char *line, void *user)
 {
   const bool *everything = user;
   if (*everything || level == HARP_LOG_WARN) {
@@ -42,13 +42,13 @@ static void speak(enum harp_log_level level, const char *line, void *user)
   }
 }
 
-static void speak_nothing(enum harp_log_level level, const char *line, void *user) {}
+static void discard_line(enum harp_log_level level, const char *line, void *user) {}
 
 /* The start's log lines describe the host, so only --verbose prints them. */
 static void announce(const struct nc *nc)
 {
   bool verbose = nc->options->verbose;
-  harp_log_drain(verbose ? speak : speak_nothing, &verbose);
+  harp_log_drain(verbose ? print_line : discard_line, &verbose);
   if (verbose) {
     fprintf(stderr, "harp nc: %s\n", nc->engine->port->info.summary);
   }
@@ -92,7 +92,7 @@ void nc_close(struct nc *nc)
     harp_engine_release(nc->engine, 0, nc->local_port);
   }
   harp_engine_close(nc->engine);
-  harp_log_drain(speak, &verbose);
+  harp_log_drain(print_line, &verbose);
   nc_source_release(&nc->source);
 }
 
@@ -127,7 +127,7 @@ void nc_wait(struct nc *nc, const struct pollfd *others, int count, uint64_t unt
   uint64_t now = harp_clock_ns();
   uint64_t until = harp_instance_deadline(instance);
   uint64_t longest = now + (instance->link_down ? DOWN_SLEEP_NS : LONGEST_SLEEP_NS);
-  harp_log_drain(speak, &verbose);
+  harp_log_drain(print_line, &verbose);
   until = until < until_ns ? until : until_ns;
   until = until < longest ? until : longest;
   if (until <= now) {

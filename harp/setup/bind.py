@@ -147,7 +147,7 @@ class Bind(Step):
         if self.settings is None:
             return f"gave {self.pci_id} back to {self.earlier or 'no driver'}"
         netstate.restore(self._interface(), self.settings)
-        has = "".join(f", {words.split()[0]}" for words in self.settings.addresses)
+        has = "".join(f", {address.split()[0]}" for address in self.settings.addresses)
         return f"gave {self.pci_id} back to {self.earlier}: {self.settings.name}{has}"
 
     def _interface(self) -> str:

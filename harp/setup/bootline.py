@@ -17,7 +17,7 @@ _DROP_IN = f"{_DROP_INS}/harp.cfg"
 _MENUS = ("boot/grub/grub.cfg", "boot/grub2/grub.cfg")
 
 
-def words(pages: int) -> str:
+def boot_args(pages: int) -> str:
     """The kernel options that reserve `pages` pages of 1 GiB."""
     return f"default_hugepagesz=1G hugepagesz=1G hugepages={pages}"
 
@@ -52,10 +52,10 @@ class BootPages(Step):
         return "the kernel's command line"
 
     def describe(self) -> str:
-        return f"add {words(self.pages)} to the kernel's command line by {self.tool}"
+        return f"add {boot_args(self.pages)} to the kernel's command line by {self.tool}"
 
     def in_place(self) -> bool:
-        wanted = words(self.pages)
+        wanted = boot_args(self.pages)
         if self.tool == "grubby":
             well, said = run_tool("grubby", "--info=ALL")
             return well and wanted in said
@@ -69,15 +69,17 @@ class BootPages(Step):
     def do(self) -> None:
         if self.tool == "grubby":
             if self.stale:
-                self._tell("grubby", "--update-kernel=ALL", f"--remove-args={words(self.stale)}")
-            self._tell("grubby", "--update-kernel=ALL", f"--args={words(self.pages)}")
+                self._tell(
+                    "grubby", "--update-kernel=ALL", f"--remove-args={boot_args(self.stale)}"
+                )
+            self._tell("grubby", "--update-kernel=ALL", f"--args={boot_args(self.pages)}")
             return
         path = sysfs.at(_DROP_IN)
         path.parent.mkdir(exist_ok=True)
         write_file(
             path,
             "# HARP: 1 GiB pages; harp setup undo removes this file\n"
-            f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {words(self.pages)}"\n',
+            f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {boot_args(self.pages)}"\n',
         )
         self._tell("update-grub")
 
@@ -87,7 +89,7 @@ class BootPages(Step):
 
     def undo(self) -> str:
         if self.tool == "grubby":
-            self._tell("grubby", "--update-kernel=ALL", f"--remove-args={words(self.pages)}")
+            self._tell("grubby", "--update-kernel=ALL", f"--remove-args={boot_args(self.pages)}")
         else:
             path = sysfs.at(_DROP_IN)
             if not path.exists() and not self.in_place():

@@ -68,16 +68,16 @@ class Interface:
     @property
     def describe(self) -> str:
         """One line of text."""
-        words = [
+        parts = [
             self.driver or "virtual",
             f"mtu {self.mtu}",
             ", ".join(self.addresses) or "no IPv4 address",
         ]
         if not self.up:
-            words.append("down")
+            parts.append("down")
         elif not self.carrier:
-            words.append("no carrier")
-        return f"{self.name}: {'; '.join(words)}"
+            parts.append("no carrier")
+        return f"{self.name}: {'; '.join(parts)}"
 
 
 def net() -> Path:
@@ -168,8 +168,8 @@ def may_open_packet_sockets() -> bool:
 def has_capability(number: int) -> bool:
     """Whether this process has the capability in force."""
     status = sysfs.text(sysfs.at("proc/self/status"))
-    words = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
-    return bool(words) and bool(int(words[0], 16) >> number & 1)
+    parts = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
+    return bool(parts) and bool(int(parts[0], 16) >> number & 1)
 
 
 def missing(names: Sequence[str]) -> list[str]:

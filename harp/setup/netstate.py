@@ -28,7 +28,7 @@ class Settings:
     @property
     def ipv4(self) -> list[str]:
         """Its IPv4 addresses with their prefixes."""
-        found = (words.split()[0] for words in self.addresses)
+        found = (fields.split()[0] for fields in self.addresses)
         return [one if "/" in one else f"{one}/32" for one in found if ":" not in one]
 
 
@@ -38,17 +38,17 @@ def routes(name: str) -> list[str]:
     found = []
     for family in FAMILIES:
         for line in host.ip(family, "route", "show", "table", "all", "dev", name).splitlines():
-            words = [word for word in line.split() if word not in ("linkdown", "dead")]
+            fields = [word for word in line.split() if word not in ("linkdown", "dead")]
             if (
-                words
+                fields
                 and not re.search(r"\bproto (kernel|ra)\b", line)
-                and words[0] not in ("local", "broadcast", "multicast", "anycast")
+                and fields[0] not in ("local", "broadcast", "multicast", "anycast")
             ):
-                found.append(" ".join([family, *words]))
+                found.append(" ".join([family, *fields]))
     return sorted(found, key=lambda line: " via " in line)
 
 
-def _address_words(name: str) -> list[str]:
+def _address_settings(name: str) -> list[str]:
     found = []
     for line in host.ip("-o", "addr", "show", "dev", name).splitlines():
         match = re.search(r"\binet6? (\S+(?: (?:peer|metric|brd) \S+)* scope (\S+))", line)
@@ -67,7 +67,7 @@ def settings(name: str) -> Settings:
         mtu=sysfs.number(folder / "mtu"),
         mac=sysfs.text(folder / "address") if by_hand else "",
         up=sysfs.number(folder / "flags") & 1 != 0,
-        addresses=_address_words(name),
+        addresses=_address_settings(name),
         routes=routes(name),
         speed=max(0, sysfs.number(folder / "speed")),
     )
@@ -85,5 +85,5 @@ def restore(now: str, wanted: Settings) -> None:
         host.ip("addr", "replace", *address.split(), "dev", wanted.name)
     host.ip("link", "set", "dev", wanted.name, "up" if wanted.up else "down")
     for route in wanted.routes:
-        family, *words = route.split()
-        host.ip(family, "route", "replace", *words, "dev", wanted.name)
+        family, *fields = route.split()
+        host.ip(family, "route", "replace", *fields, "dev", wanted.name)

@@ -61,12 +61,12 @@ class Nic:
 
     def describe(self) -> str:
         """One line of text."""
-        words = [
+        parts = [
             self.name or "no interface",
             self.device.driver or "no driver",
             ", ".join(self.addresses) or "no IPv4 address",
         ]
-        return f"{self.device.id}  {', '.join(words)}: {self._state()}"
+        return f"{self.device.id}  {', '.join(parts)}: {self._state()}"
 
     def row(self) -> dict[str, Any]:
         """The same for JSON."""

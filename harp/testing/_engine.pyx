@@ -323,14 +323,14 @@ def post(bytes text, bint warn=False):
     harp_log_post(HARP_LOG_WARN if warn else HARP_LOG_INFO, "%s", <const char *>text)
 
 
-cdef void _speak(int level, const char *line, void *user) noexcept:
+cdef void _append_line(int level, const char *line, void *user) noexcept:
     (<list>user).append(("WARN" if level == HARP_LOG_WARN else "INFO", (<bytes>line).decode()))
 
 
 def drain():
     """The queued log lines: (level, line), the oldest first."""
     lines = []
-    harp_log_drain(_speak, <void *>lines)
+    harp_log_drain(_append_line, <void *>lines)
     return lines
 
 

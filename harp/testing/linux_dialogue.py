@@ -167,11 +167,11 @@ class LinuxStack:
         taken = []
         while True:
             try:
-                frame, words, _, address = self._tap.recvmsg(65536, 64)
+                frame, control, _, address = self._tap.recvmsg(65536, 64)
             except BlockingIOError:
                 break
             if address[1] == _ETH_P_IP and address[2] == _PACKET_OUTGOING:
-                seconds, nanoseconds = struct.unpack("qq", words[0][2][:16])
+                seconds, nanoseconds = struct.unpack("qq", control[0][2][:16])
                 taken.append((seconds * 10**9 + nanoseconds + self._ahead_ns, frame))
         while True:  # the tap has these packets; this only empties the device's queue
             try:

@@ -54,8 +54,8 @@ class OtherDevices:
 
 def _backends(group: Any) -> dict[str, str]:
     """The backend of each device, from the words that the user gave to torch."""
-    words = dist.get_backend_config(group)
-    return dict(pair.split(":", 1) for pair in words.split(",") if ":" in pair)
+    config = dist.get_backend_config(group)
+    return dict(pair.split(":", 1) for pair in config.split(",") if ":" in pair)
 
 
 def _first_tensor(value: Any) -> Optional[torch.Tensor]:

@@ -39,7 +39,7 @@ static struct {
 
 /* --- Log --- */
 
-static void speak(enum harp_log_level level, const char *line, void *user)
+static void write_line(enum harp_log_level level, const char *line, void *user)
 {
   ncclDebugLogger_t logger = atomic_load(&registry.logger);
   if (logger) {
@@ -99,7 +99,7 @@ void transport_serve(void)
       atomic_compare_exchange_strong(&transport->trace_wanted, &requested, TRACE_WRITTEN)) {
     dump_all(transport);
   }
-  harp_log_drain(speak, NULL);
+  harp_log_drain(write_line, NULL);
 }
 
 int transport_forked(void)

@@ -49,8 +49,8 @@ class AgentProcess(Program):
     ) -> None:
         self.socket = (home or folder) / f"agent{host.index}.sock"
         program = [NEWER] if newer else ["-m", "harp"]
-        words = [sys.executable, *program, "agent", "--socket", str(self.socket)]
-        super().__init__(Site(folder, host.command(prefix)), [*words, "--user", "root", *options])
+        args = [sys.executable, *program, "agent", "--socket", str(self.socket)]
+        super().__init__(Site(folder, host.command(prefix)), [*args, "--user", "root", *options])
         self.wait_for_line("harp agent: serves", 30)
 
     def ask(self, what: str = "status") -> Any:
@@ -100,7 +100,7 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
 
         def start(
             agents: list[AgentProcess],
-            *words: str,
+            *args: str,
             own_address: bool = False,
             scheme: str = "packet",
             environment: Optional[dict[str, str]] = None,
@@ -122,8 +122,8 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
                     path.chmod(0o777)
                 lines = {"device": f"{scheme}:{host.interface}", "address": address, **keys}
                 site.configure("".join(f"{key} = {value}\n" for key, value in lines.items()))
-                words_here = [*words, "--plugin", str(plugin)]
-                rank = Perf(site, words_here, number, rendezvous, nranks or len(agents), program)
+                args_here = [*args, "--plugin", str(plugin)]
+                rank = Perf(site, args_here, number, rendezvous, nranks or len(agents), program)
                 ranks.append(stack.enter_context(rank))
             return ranks
 

@@ -40,8 +40,8 @@ def doctor(host: Host, folder: Path) -> Doctor:
     def run(agent: Path, device: str, *prefix: str) -> dict[str, list[str]]:
         (conf / "ztcp0.conf").write_text(f"device = {device}\n")
         where = {"HARP_AGENT": str(agent), "HARP_CONF_DIR": str(conf), "HARP_RUN_DIR": str(folder)}
-        words = [*prefix, sys.executable, "-m", "harp", "doctor", "--json"]
-        done = host.run(words, where, timeout=60, check=False)
+        args = [*prefix, sys.executable, "-m", "harp", "doctor", "--json"]
+        done = host.run(args, where, timeout=60, check=False)
         assert "Traceback" not in done.stderr, done.stderr
         found: dict[str, list[str]] = {"ok": [], "note": [], "fault": []}
         for one in json.loads(done.stdout)["findings"]:

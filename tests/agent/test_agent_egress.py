@@ -167,9 +167,9 @@ def try_options(host: Host, opened: Opened, *prefix: str) -> list[str]:
     fd = os.dup(opened.fds[1])
     os.set_inheritable(fd, True)
     nobody = ["setpriv", "--reuid", str(NOBODY), "--clear-groups", "--bounding-set=-all"]
-    words = [*nobody, *prefix, PYTHON, "-c", TRY, str(fd)]
+    args = [*nobody, *prefix, PYTHON, "-c", TRY, str(fd)]
     done = subprocess.run(
-        host.command(words), pass_fds=[fd], capture_output=True, text=True, timeout=30, check=False
+        host.command(args), pass_fds=[fd], capture_output=True, text=True, timeout=30, check=False
     )
     os.close(fd)
     assert done.returncode == 0, done.stderr
@@ -203,8 +203,8 @@ def test_jobs_run_under_the_seccomp_rules(
     lab: Lab, start_agent: StartAgent, start_pods: Pods, confined: list[str], scheme: str
 ) -> None:
     agents = [start_agent(host, "--allow", "nobody") for host in lab.hosts]
-    words = ["all_reduce", "-b", "8", "-e", "1M"]
-    ranks = start_pods(agents, *words, scheme=scheme, prefix=confined)
+    args = ["all_reduce", "-b", "8", "-e", "1M"]
+    ranks = start_pods(agents, *args, scheme=scheme, prefix=confined)
     for rank in ranks:
         assert rank.wait(60) == 0, rank.lines()
         assert all(wrong == 0 for wrong in rank.wrong())

@@ -25,8 +25,8 @@ def agent(host: Host, start_agent: Callable[..., AgentProcess]) -> AgentProcess:
 
 
 def rename(host: Host, new: str) -> None:
-    for words in (["down"], ["name", new]):
-        host.run(["ip", "link", "set", host.interface, *words])
+    for args in (["down"], ["name", new]):
+        host.run(["ip", "link", "set", host.interface, *args])
     host.run(["ip", "link", "set", new, "up"])
 
 

@@ -48,10 +48,10 @@ def test_all_reduce_of_pods_without_network(
 ) -> None:
     options = ["--allow", "nobody", "--address", "10.77.0.0/24"]
     agents = [start_agent(host, *options) for host in lab.hosts]
-    words = ["all_reduce", "-b", "8", "-e", "4M"]
+    args = ["all_reduce", "-b", "8", "-e", "4M"]
     instances = 2 if device.endswith("instances") else 1
     scheme = device.split()[0]
-    finish(start_pods(agents, *words, own_address=own_address, scheme=scheme, instances=instances))
+    finish(start_pods(agents, *args, own_address=own_address, scheme=scheme, instances=instances))
     for agent in agents:
         assert agent.ask()["counts"]["granted"] == 1
         wait_until(lambda: not agent.ask()["grants"], 20, "the agent keeps the grant of a dead job")

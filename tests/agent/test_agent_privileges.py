@@ -96,8 +96,8 @@ def test_job_has_no_privilege(lab: Lab, start_agent: Callable[..., AgentProcess]
 
 
 def harp_status(host: Host, agent: AgentProcess, *options: str, check: bool = True) -> str:
-    words = [sys.executable, "-m", "harp", "agent", "--socket", str(agent.socket), "status"]
-    done = host.run([*words, *options], timeout=30, check=check)
+    args = [sys.executable, "-m", "harp", "agent", "--socket", str(agent.socket), "status"]
+    done = host.run([*args, *options], timeout=30, check=check)
     return done.stdout if check else done.stderr
 
 
@@ -167,8 +167,8 @@ def test_agent_has_a_user_of_its_own() -> None:
 
 
 def test_default_user_is_none_that_others_use(lab: Lab, folder: Path) -> None:
-    words = [sys.executable, "-m", "harp", "agent", "--socket", str(folder / "new" / "a.sock")]
-    done = lab.hosts[0].run([*words, "--user", "nobody"], timeout=30, check=False)
+    args = [sys.executable, "-m", "harp", "agent", "--socket", str(folder / "new" / "a.sock")]
+    done = lab.hosts[0].run([*args, "--user", "nobody"], timeout=30, check=False)
     assert done.returncode == 1 and "name a user that nothing else runs as" in done.stderr
     default = {one.name: one.default for one in command.params}["user"]
     assert default == "harp"

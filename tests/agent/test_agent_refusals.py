@@ -28,13 +28,13 @@ def host(lab: Lab) -> Host:
     return lab.hosts[0]
 
 
-def agent_words(folder: Path, *options: str) -> list[str]:
-    words = [sys.executable, "-m", "harp", "agent", "--socket", str(folder / "agent0.sock")]
-    return [*words, "--user", "root", *options]
+def agent_args(folder: Path, *options: str) -> list[str]:
+    args = [sys.executable, "-m", "harp", "agent", "--socket", str(folder / "agent0.sock")]
+    return [*args, "--user", "root", *options]
 
 
-def refused_start(host: Host, words: list[str], status: int = 1) -> str:
-    done = host.run(words, timeout=30, check=False)
+def refused_start(host: Host, args: list[str], status: int = 1) -> str:
+    done = host.run(args, timeout=30, check=False)
     assert done.returncode == status
     return done.stderr
 
@@ -271,8 +271,8 @@ def test_rank_with_dpdk_device_learns_that_the_agent_opens_none(
 
 
 def test_ports_that_the_kernel_gives_away_are_refused(host: Host, folder: Path) -> None:
-    words = agent_words(folder, "--ports", "32000-33000")
-    assert "ip_local_reserved_ports=32000-33000" in refused_start(host, words)
+    args = agent_args(folder, "--ports", "32000-33000")
+    assert "ip_local_reserved_ports=32000-33000" in refused_start(host, args)
 
 
 def test_reserved_ports_are_accepted(lab: Lab, start_agent: StartAgent) -> None:
@@ -311,7 +311,7 @@ def test_range_of_the_kernel_is_looked_at_for_each_grant(lab: Lab, start_agent: 
 
 @pytest.mark.parametrize("ports", ["5", "80-90", "5000-4000", "60000-70000", "a-b"])
 def test_wrong_port_range_is_refused(folder: Path, host: Host, ports: str) -> None:
-    done = host.run(agent_words(folder, "--ports", ports), timeout=30, check=False)
+    done = host.run(agent_args(folder, "--ports", ports), timeout=30, check=False)
     assert done.returncode == 2 and "--ports" in done.stderr
 
 
@@ -319,7 +319,7 @@ def test_second_agent_at_a_socket_is_refused(
     host: Host, folder: Path, start_agent: StartAgent
 ) -> None:
     agent = start_agent(host)
-    assert "another agent serves it" in refused_start(host, agent_words(folder))
+    assert "another agent serves it" in refused_start(host, agent_args(folder))
     assert agent.ask()["version"] == 1
 
 
@@ -339,7 +339,7 @@ def test_busy_agent_keeps_its_socket(host: Host, folder: Path, start_agent: Star
                 break
         else:
             pytest.fail("the queue has room")
-        assert "another agent serves it" in refused_start(host, agent_words(folder))
+        assert "another agent serves it" in refused_start(host, agent_args(folder))
         assert path.is_socket()
     for one in waiting:
         one.close()
@@ -355,24 +355,24 @@ def test_agent_that_does_not_see_its_clients_says_so(host: Host, folder: Path) -
 
 
 def test_agent_without_capabilities_is_refused(host: Host, folder: Path) -> None:
-    words = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *agent_words(folder)]
+    args = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *agent_args(folder)]
     lacking = "lacks CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF; run it as root"
-    assert lacking in refused_start(host, words, os.EX_CONFIG)
-    words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *agent_words(folder)]
-    words = [
-        *words[:4],
+    assert lacking in refused_start(host, args, os.EX_CONFIG)
+    args = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *agent_args(folder)]
+    args = [
+        *args[:4],
         "--inh-caps=+dac_read_search",
         "--ambient-caps=+dac_read_search",
-        *words[4:],
+        *args[4:],
     ]
-    assert "run it as root" in refused_start(host, words, os.EX_CONFIG)
+    assert "run it as root" in refused_start(host, args, os.EX_CONFIG)
 
 
 def test_folder_of_others_is_not_taken(host: Host, folder: Path) -> None:
     """Otherwise --socket /run/agent.sock would give /run to the agent's user."""
-    words = agent_words(folder)
-    words[words.index("root")] = "daemon"
+    args = agent_args(folder)
+    args[args.index("root")] = "daemon"
     folder.chmod(0o755)
-    said = refused_start(host, words)
+    said = refused_start(host, args)
     assert f"{folder}: belongs to uid 0, but the agent runs as daemon" in said
     assert folder.stat().st_uid == 0

@@ -54,15 +54,15 @@ def test_jobs_survive_newer_agents(
     """Rank 0 opens its device, and needs most of its local ports after the restart. A second
     restart comes in the middle of the traffic."""
     agents = [start_agent(host, *OPTIONS) for host in lab.hosts]
-    words = ["sendrecv_bidir", "-b", "256K", "-e", "256K", "-n", "500", "-w", "1", *MANY_LINKS]
-    words += ["--verified", "--rate", "0.2", "--rest"]  # takes five seconds
-    ranks = start_pods(agents[:1], *words, nranks=2)
+    args = ["sendrecv_bidir", "-b", "256K", "-e", "256K", "-n", "500", "-w", "1", *MANY_LINKS]
+    args += ["--verified", "--rate", "0.2", "--rest"]  # takes five seconds
+    ranks = start_pods(agents[:1], *args, nranks=2)
     opened(ranks[0])
     before = agents[0].ask()["grants"]
     agents = restart(agents, start_agent, lab.hosts, how, newer=True)
     assert agents[0].ask()["version"] == 2
     assert agents[0].ask()["grants"] == before
-    ranks += start_pods(agents[1:], *words, nranks=2, first=1)
+    ranks += start_pods(agents[1:], *args, nranks=2, first=1)
     begun = wait_until(lambda: payload(ranks[0]), 30, "no traffic", ranks)
     assert agents[0].ask()["counts"]["requests"] > 1, "no ports were needed after the restart"
     agents = restart(agents, start_agent, lab.hosts, how, newer=False)
@@ -77,11 +77,11 @@ def test_rank_waits_for_agent_that_is_away(
     lab: Lab, start_agent: StartAgent, start_pods: Pods
 ) -> None:
     agents = [start_agent(host, *OPTIONS) for host in lab.hosts]
-    words = ["sendrecv", "-b", "64K", "-e", "64K", *MANY_LINKS]
-    ranks = start_pods(agents[:1], *words, nranks=2)
+    args = ["sendrecv", "-b", "64K", "-e", "64K", *MANY_LINKS]
+    ranks = start_pods(agents[:1], *args, nranks=2)
     opened(ranks[0])
     end(agents[0], signal.SIGTERM)
-    ranks += start_pods(agents[1:], *words, nranks=2, first=1)
+    ranks += start_pods(agents[1:], *args, nranks=2, first=1)
     wait_until(lambda: agents[1].ask()["counts"].get("granted"), 20, "rank 1 opens no device")
     time.sleep(1.5)  # rank 0 needs local ports now
     agent = start_agent(lab.hosts[0], *OPTIONS)

@@ -84,9 +84,9 @@ def test_socket_for_another_process_is_left_alone(
 
 
 def test_socket_of_wrong_type_is_refused(host: Host, folder: Path) -> None:
-    words = [sys.executable, "-m", "harp", "agent", "--user", "root"]
-    words += ["--socket", str(folder / "agent0.sock")]
-    done = host.run([*systemd("SOCK_STREAM", folder), *words], timeout=30, check=False)
+    args = [sys.executable, "-m", "harp", "agent", "--user", "root"]
+    args += ["--socket", str(folder / "agent0.sock")]
+    done = host.run([*systemd("SOCK_STREAM", folder), *args], timeout=30, check=False)
     assert done.returncode == 1 and "ListenSequentialPacket= in place of" in done.stderr
 
 
@@ -120,9 +120,9 @@ def settings(name: str) -> dict[str, str]:
     return dict(re.findall(r"^(\w+)=(.*)$", agent_files.text(name), re.MULTILINE))
 
 
-def parses(words: list[str]) -> dict[str, Any]:
+def parses(args: list[str]) -> dict[str, Any]:
     """The options of `harp agent` in a command line."""
-    with command.make_context("agent", words) as context:
+    with command.make_context("agent", args) as context:
         return context.params
 
 
@@ -138,15 +138,15 @@ def units(tmp_path: Path) -> list[str]:
 
 def test_units_are_correct(units: list[str]) -> None:
     # A build has no man pages yet.
-    words = ["systemd-analyze", "verify", "--man=no", *units]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    args = ["systemd-analyze", "verify", "--man=no", *units]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "harp" not in done.stderr, done.stderr
 
 
 def test_service_is_sandboxed(units: list[str]) -> None:
     """systemd rates its exposure from 0 to 10; 9.6 is that of a service without any setting."""
-    words = ["systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager"]
-    done = subprocess.run([*words, units[0]], capture_output=True, text=True, timeout=60)
+    args = ["systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager"]
+    done = subprocess.run([*args, units[0]], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout[-2000:]
 
 
@@ -172,9 +172,9 @@ def test_service_has_the_agents_capabilities() -> None:
 @pytest.mark.parametrize("name", ["bpf", "setpcap"])
 def test_missing_capability_ends_the_agent_for_good(host: Host, folder: Path, name: str) -> None:
     """It ends with one line, and with a status after which systemd starts it no more."""
-    words = ["setpriv", f"--bounding-set=-{name}", "--inh-caps=-all", sys.executable, "-m", "harp"]
-    words += ["agent", "--user", "root", "--socket", str(folder / "agent0.sock")]
-    done = host.run(words, timeout=30, check=False)
+    args = ["setpriv", f"--bounding-set=-{name}", "--inh-caps=-all", sys.executable, "-m", "harp"]
+    args += ["agent", "--user", "root", "--socket", str(folder / "agent0.sock")]
+    done = host.run(args, timeout=30, check=False)
     (line,) = done.stderr.splitlines()
     assert f"the agent lacks CAP_{name.upper()}; run it as root or by its systemd unit" in line
     assert "harp agent file daemonset.yaml" in line

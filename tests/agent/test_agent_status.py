@@ -18,8 +18,8 @@ NOBODY, UNSERVED_USER = 65534, 54321
 
 
 def shown(lab: Lab, agent: AgentProcess, *options: str) -> str:
-    words = [sys.executable, "-m", "harp", "agent", "--socket", str(agent.socket), "status"]
-    return lab.hosts[0].run([*words, *options], timeout=30).stdout
+    args = [sys.executable, "-m", "harp", "agent", "--socket", str(agent.socket), "status"]
+    return lab.hosts[0].run([*args, *options], timeout=30).stdout
 
 
 def samples(text: str) -> dict[str, float]:

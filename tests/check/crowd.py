@@ -38,12 +38,12 @@ class Result:
 
 @dataclass
 class Crowd:
-    """`local_ranks` ranks on each host. `environments` and `words` belong to hosts, by index."""
+    """`local_ranks` ranks on each host. `environments` and `args` belong to hosts, by index."""
 
     lab: Lab
     folder: Path
     local_ranks: int = 2
-    words: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
     environments: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,13 +101,13 @@ class Crowd:
             if rank in absent:
                 continue
             told = launcher(rank, len(hosts))
-            words = [sys.executable, "-m", "harp", "check", "--rendezvous", rendezvous, *self.words]
+            args = [sys.executable, "-m", "harp", "check", "--rendezvous", rendezvous, *self.args]
             if not told:
-                words += ["--rank", str(rank), "--ranks", str(len(hosts))]
+                args += ["--rank", str(rank), "--ranks", str(len(hosts))]
             if rank == 0:
-                words += ["--json", str(report), "--html", str(page)]
+                args += ["--json", str(report), "--html", str(page)]
             running[rank] = subprocess.Popen(
-                host.command(words),
+                host.command(args),
                 env={**self._environment(host), "LOCAL_RANK": "", **told},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

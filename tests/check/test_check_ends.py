@@ -66,9 +66,9 @@ def ended(process: subprocess.Popen[str]) -> str:
     return said
 
 
-def start(site: Site, words: list[str]) -> subprocess.Popen[str]:
+def start(site: Site, args: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, *words],
+        [sys.executable, *args],
         env=site.all_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -93,8 +93,8 @@ def test_interrupted_check_removes_its_statistics(
 ) -> None:
     monkeypatch.setenv("HARP_CONF_DIR", str(sites[1].folder))
     rendezvous = str(tmp_path / "rendezvous")
-    words = ["-m", "harp", "check", "--quick", "--rank", "0", "--ranks", "2"]
-    process = start(sites[0], [*words, "--rendezvous", f"unix:{rendezvous}"])
+    args = ["-m", "harp", "check", "--quick", "--rank", "0", "--ranks", "2"]
+    process = start(sites[0], [*args, "--rendezvous", f"unix:{rendezvous}"])
     other = SilentRank(rendezvous)
     try:
         wait_until(lambda: bool(sites[0].published()), START_S, "rank 0 has no statistics", [])
@@ -108,8 +108,8 @@ def test_interrupted_check_removes_its_statistics(
 
 def test_interrupted_check_removes_its_socket(sites: list[Site], tmp_path: Path) -> None:
     rendezvous = tmp_path / "rendezvous"
-    words = ["-m", "harp", "check", "--rank", "0", "--ranks", "2", "--wait", "3600"]
-    process = start(sites[0], [*words, "--rendezvous", f"unix:{rendezvous}"])
+    args = ["-m", "harp", "check", "--rank", "0", "--ranks", "2", "--wait", "3600"]
+    process = start(sites[0], [*args, "--rendezvous", f"unix:{rendezvous}"])
     try:
         wait_until(rendezvous.exists, START_S, "rank 0 does not listen", [])
         process.send_signal(signal.SIGINT)

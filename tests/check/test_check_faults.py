@@ -52,7 +52,7 @@ def test_disabled_host_is_named(crowd: Crowd) -> None:
     host = crowd.lab.hosts[2]
     folder = crowd.libraries(host)
     (folder / "libnccl-net.so").rename(folder / "bak.libnccl-net.so")
-    crowd.words = QUICK
+    crowd.args = QUICK
     result = crowd.run()
     check_blames(result, host, "HARP", "HARP is disabled", f"harp enable {folder}")
 
@@ -62,7 +62,7 @@ def test_host_that_declines_is_named(crowd: Crowd) -> None:
     enable_everywhere(crowd)
     host = crowd.lab.hosts[1]
     crowd.environments[host.index] = {"HARP_DISABLE": "1"}
-    crowd.words = QUICK
+    crowd.args = QUICK
     result = crowd.run()
     assert set(result.codes) == {1}
     faults = result.faults_about("HARP")
@@ -79,8 +79,8 @@ def older_plugin(crowd: Crowd, host: Host, lowest: int, highest: int) -> None:
         f"-DHIGHEST={highest}",
     ]
     source = Path(__file__).with_name("older_plugin.c")
-    words = ["cc", "-std=c11", "-shared", "-fPIC", f"-I{ROOT}", *defines, "-o", f"{target}"]
-    subprocess.run([*words, f"{source}"], check=True, timeout=60)
+    args = ["cc", "-std=c11", "-shared", "-fPIC", f"-I{ROOT}", *defines, "-o", f"{target}"]
+    subprocess.run([*args, f"{source}"], check=True, timeout=60)
 
 
 def test_older_wire_version_is_named(crowd: Crowd) -> None:
@@ -89,7 +89,7 @@ def test_older_wire_version_is_named(crowd: Crowd) -> None:
     for other in crowd.lab.hosts:
         if other is not host:
             (crowd.libraries(other) / "libnccl-net.so").symlink_to(paths.nccl_plugin_path())
-    crowd.words = QUICK
+    crowd.args = QUICK
     result = crowd.run()
     check_blames(
         result, host, "wire version", "wire versions 1 to 2", "they work together",
@@ -103,7 +103,7 @@ def test_foreign_wire_version_is_named(crowd: Crowd) -> None:
     host = crowd.lab.hosts[3]
     (crowd.libraries(host) / "libnccl-net.so").unlink()
     older_plugin(crowd, host, 8, 9)
-    crowd.words = QUICK
+    crowd.args = QUICK
     result = crowd.run()
     assert any("do not understand" in text for text in result.faults_about("wire version"))
     assert any(
@@ -124,7 +124,7 @@ def link_mtu(namespace: str, interface: str, mtu: int) -> Iterator[None]:
 
 def test_small_mtu_of_host_is_named(crowd: Crowd) -> None:
     host = crowd.lab.hosts[2]
-    crowd.words = QUICK
+    crowd.args = QUICK
     with link_mtu(host.namespace, host.interface, 1500):
         result = crowd.run()
     check_blames(result, host, "MTU", "MTU 1500", "ip link set eth0 mtu 9000")
@@ -133,7 +133,7 @@ def test_small_mtu_of_host_is_named(crowd: Crowd) -> None:
 def test_small_mtu_of_path_is_named(crowd: Crowd) -> None:
     """Both hosts have 9000, and the port of the switch between them has 1500."""
     host = crowd.lab.hosts[3]
-    crowd.words = QUICK
+    crowd.args = QUICK
     with link_mtu(crowd.lab.middlebox, f"port{host.index}", 1500):
         result = crowd.run()
     check_blames(result, host, "path MTU", "1500 bytes pass, and 9000 do not", "set mtu = 1500")
@@ -145,18 +145,18 @@ def firewall(namespace: str, family: str, chain: str, rule: str) -> Iterator[Non
     if not shutil.which("nft"):
         pytest.skip("needs nft: apt-get install nftables")
     table = f"table {family} harpcheck {{ chain c {{ {chain} {rule}; }}; }}"
-    words = ["ip", "netns", "exec", namespace, "nft"]
-    subprocess.run([*words, "-f", "-"], input=table, text=True, check=True, timeout=30)
+    args = ["ip", "netns", "exec", namespace, "nft"]
+    subprocess.run([*args, "-f", "-"], input=table, text=True, check=True, timeout=30)
     try:
         yield
     finally:
         drop = f"delete table {family} harpcheck"
-        subprocess.run([*words, "-f", "-"], input=drop, text=True, check=True, timeout=30)
+        subprocess.run([*args, "-f", "-"], input=drop, text=True, check=True, timeout=30)
 
 
 def test_firewall_that_drops_is_named(crowd: Crowd) -> None:
     host = crowd.lab.hosts[1]
-    crowd.words = QUICK
+    crowd.args = QUICK
     hook = "type filter hook forward priority 0;"
     rule = f'oifname "port{host.index}" {SYN} drop'
     with firewall(crowd.lab.middlebox, "bridge", hook, rule):
@@ -172,7 +172,7 @@ def test_firewall_that_drops_is_named(crowd: Crowd) -> None:
 
 def test_firewall_that_resets_is_named(crowd: Crowd) -> None:
     host = crowd.lab.hosts[2]
-    crowd.words = QUICK
+    crowd.args = QUICK
     hook = "type filter hook input priority 0;"
     with firewall(host.namespace, "ip", hook, f"{SYN} reject with tcp reset"):
         result = crowd.run()
@@ -189,21 +189,21 @@ def test_firewall_that_resets_is_named(crowd: Crowd) -> None:
 @contextmanager
 def second_address(hosts: list[Host], host: Host, address: str) -> Iterator[None]:
     """The host has another one's address in place of its own."""
-    words = ["-n", host.namespace, "address"]
-    _ip(*words, "del", f"{host.address}/24", "dev", host.interface)
-    _ip(*words, "add", f"{address}/24", "dev", host.interface)
+    args = ["-n", host.namespace, "address"]
+    _ip(*args, "del", f"{host.address}/24", "dev", host.interface)
+    _ip(*args, "add", f"{address}/24", "dev", host.interface)
     try:
         yield
     finally:
-        _ip(*words, "del", f"{address}/24", "dev", host.interface)
-        _ip(*words, "add", f"{host.address}/24", "dev", host.interface)
+        _ip(*args, "del", f"{address}/24", "dev", host.interface)
+        _ip(*args, "add", f"{host.address}/24", "dev", host.interface)
         for one in hosts:  # these remember the wrong hardware address
             _ip("-n", one.namespace, "neigh", "flush", "all")
 
 
 def test_duplicate_address_is_named(crowd: Crowd) -> None:
     one, other = crowd.lab.hosts[1], crowd.lab.hosts[3]
-    crowd.words = QUICK
+    crowd.args = QUICK
     with second_address(crowd.lab.hosts, other, one.address):
         result = crowd.run()
     assert set(result.codes) == {1}
@@ -221,7 +221,7 @@ def test_wrong_key_is_named(crowd: Crowd, tmp_path: Path) -> None:
         path.write_text("another battery staple" if one is host else "correct horse battery")
         path.chmod(0o600)
         crowd.environments[one.index] = {"HARP_KEY_FILE": str(path)}
-    crowd.words = QUICK
+    crowd.args = QUICK
     result = crowd.run()
     assert set(result.codes) == {1}
     faults = result.faults_about("key")
@@ -240,14 +240,14 @@ def rates(lab: Lab, slow: Host) -> Iterator[None]:
     for host, namespace, interface in ends:
         rate = SLOW if host is slow else FAST
         shape = ["root", "tbf", "rate", rate, "burst", "32kb", "limit", "1mb"]
-        words = [*tc, namespace, "tc", "qdisc", "replace", "dev", interface, *shape]
-        subprocess.run(words, check=True, timeout=30)
+        args = [*tc, namespace, "tc", "qdisc", "replace", "dev", interface, *shape]
+        subprocess.run(args, check=True, timeout=30)
     try:
         yield
     finally:
         for _, namespace, interface in ends:
-            words = [*tc, namespace, "tc", "qdisc", "del", "dev", interface, "root"]
-            subprocess.run(words, check=True, timeout=30)
+            args = [*tc, namespace, "tc", "qdisc", "del", "dev", interface, "root"]
+            subprocess.run(args, check=True, timeout=30)
 
 
 def test_link_at_a_tenth_is_named(crowd: Crowd) -> None:

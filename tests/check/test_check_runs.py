@@ -64,7 +64,7 @@ LAUNCHERS = {
 def test_missing_rank_is_named_in_time(crowd: Crowd) -> None:
     """The ranks that come learn what their launcher told them; one never comes."""
     names = LAUNCHERS["Slurm"]
-    crowd.words = ("--wait", "5", "--quick")
+    crowd.args = ("--wait", "5", "--quick")
     begun = time.monotonic()
     result = crowd.run(
         absent=[5],
@@ -80,7 +80,7 @@ def test_missing_rank_is_named_in_time(crowd: Crowd) -> None:
 
 @pytest.mark.slow
 def test_missing_rank_0_is_named_in_time(crowd: Crowd) -> None:
-    crowd.words = ("--wait", "3")
+    crowd.args = ("--wait", "3")
     result = crowd.run(absent=[0], rendezvous=rendezvous(crowd))
     assert set(result.codes[1:]) == {1}
     for said in result.said[1:]:

@@ -13,14 +13,14 @@ import pytest
 from harp import paths
 
 
-def run(name: str, *words: object, environment: Optional[Mapping[str, str]] = None) -> None:
+def run(name: str, *args: object, environment: Optional[Mapping[str, str]] = None) -> None:
     """The program must exit with 0. Skips the test if the build folder lacks the program.
     environment: added to this process's."""
     program = paths.build_dir() / "tests" / "collectives" / name
     if not program.exists():
         pytest.skip(f"{program} is not built: meson compile -C {paths.build_dir()}")
     done = subprocess.run(
-        [program, *map(str, words)],
+        [program, *map(str, args)],
         env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,

@@ -38,15 +38,15 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def harp(folders: Path) -> Harp:
     """Runs harp, and checks its exit status and that it shows no traceback."""
 
-    def run(*words: str, code: int = 0, module: str = "harp") -> subprocess.CompletedProcess[str]:
+    def run(*args: str, code: int = 0, module: str = "harp") -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, "-m", module, *words],
+            [sys.executable, "-m", module, *args],
             capture_output=True,
             text=True,
             timeout=60,
             stdin=subprocess.DEVNULL,
         )
-        assert done.returncode == code, f"harp {words}: {done.stdout}{done.stderr}"
+        assert done.returncode == code, f"harp {args}: {done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
         return done
 

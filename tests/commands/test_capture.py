@@ -84,11 +84,11 @@ class Publisher:
 
 
 def start_capture(
-    host: Host, path: Path, *words: str, stdout: Optional[Any] = None
+    host: Host, path: Path, *args: str, stdout: Optional[Any] = None
 ) -> subprocess.Popen[str]:
     """stdout: of the capture, apart from its errors [both together]."""
     process = host.popen(
-        [sys.executable, "-m", "harp", "capture", "-w", path, *(words or ["--seconds", "7"])],
+        [sys.executable, "-m", "harp", "capture", "-w", path, *(args or ["--seconds", "7"])],
         stdout=stdout or subprocess.PIPE,
         stderr=subprocess.PIPE if stdout else subprocess.STDOUT,
     )
@@ -180,9 +180,9 @@ def test_capture_of_own_address_takes_all_its_frames(lab: Lab, folders: Path) ->
 def test_invalid_requests_are_refused(lab: Lab, folders: Path) -> None:
     host = lab.hosts[0]
 
-    def refused(*words: str, code: int = 1) -> str:
+    def refused(*args: str, code: int = 1) -> str:
         done = host.run(
-            [sys.executable, "-m", "harp", "capture", "-w", str(folders / "out.pcapng"), *words],
+            [sys.executable, "-m", "harp", "capture", "-w", str(folders / "out.pcapng"), *args],
             check=False,
         )
         assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
@@ -256,7 +256,7 @@ for port in map(int, sys.argv[2:]):
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
-    "words, ports, sources",
+    "args, ports, sources",
     [
         (["--port", "5002"], {5002}, None),
         (["--port", "6002", "--port", "5003"], {5002, 5003}, None),
@@ -275,7 +275,7 @@ def test_filters_select_frames(
     lab: Lab,
     folders: Path,
     served: Publisher,
-    words: list[str],
+    args: list[str],
     ports: set[int],
     sources: Optional[int],
 ) -> None:
@@ -283,7 +283,7 @@ def test_filters_select_frames(
     server, client = lab.hosts
     path = folders / "out.pcapng"
     process = start_capture(
-        server, path, *(client.address if word == "HOST" else word for word in words)
+        server, path, *(client.address if word == "HOST" else word for word in args)
     )
     client.run([sys.executable, "-c", FROM_A_PORT, server.address, "5001", "5002", "5003"])
     end(process)
@@ -374,14 +374,14 @@ def test_wrong_expression_exits_2(harp: Any) -> None:
 
 
 def test_wrong_usage_exits_2(harp: Any, folders: Path) -> None:
-    for words in (
+    for args in (
         ["--flow", "1.2.3"],
         ["--host", "nobody"],
         ["--files", "3"],
         ["--port", "0"],
         ["--direction", "up"],
     ):
-        assert "Usage" in harp("capture", "-w", str(folders / "x"), *words, code=2).stderr
+        assert "Usage" in harp("capture", "-w", str(folders / "x"), *args, code=2).stderr
     said = harp("capture", "-w", "-", "--file-size", "1", code=2).stderr
     assert "standard output has no end" in said
 
@@ -439,8 +439,8 @@ def test_stopped_reader_loses_no_frame_or_reports_loss(lab: Lab, folders: Path) 
     publisher = Publisher(server, "packet:eth0", f"{server.address}/24")
     publisher.flow(5001)
     path = folders / "out.pcapng"
-    for words in (["--snaplen", "200"], ["--buffer", "2"]):
-        process = start_capture(server, path, *words, "--direction", "in")
+    for args in (["--snaplen", "200"], ["--buffer", "2"]):
+        process = start_capture(server, path, *args, "--direction", "in")
         process.send_signal(signal.SIGSTOP)
         client.run([sys.executable, "-c", MANY, server.address])
         process.send_signal(signal.SIGCONT)
@@ -454,7 +454,7 @@ def test_stopped_reader_loses_no_frame_or_reports_loss(lab: Lab, folders: Path) 
         )
         seen = sum(length for _, length in lengths(path))
         assert taken == len(lengths(path))
-        assert (seen >= 200 << 20) == (lost == 0) == (words[0] == "--snaplen"), output
+        assert (seen >= 200 << 20) == (lost == 0) == (args[0] == "--snaplen"), output
         assert ("or a larger --buffer" in output) == (lost > 0)
     publisher.close()
     sink.kill()

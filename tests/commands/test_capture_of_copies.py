@@ -73,8 +73,8 @@ def users_rank() -> Iterator[Process]:
     """A rank of a user other than root, with umask 0, so that only HARP keeps others away."""
     wire = wire_path()
     with TemporaryDirectory(prefix="harp-test-", dir="/dev/shm") as folder:
-        words = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", "sh", "-c", 'umask 0; exec "$@"']
-        site = replace(wire_site(Path(folder) / "site", wire, 1), prefix=[*words, "sh"])
+        args = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", "sh", "-c", 'umask 0; exec "$@"']
+        site = replace(wire_site(Path(folder) / "site", wire, 1), prefix=[*args, "sh"])
         os.chmod(folder, 0o755)
         os.chmod(site.run_folder, 0o1777)
         try:
@@ -259,8 +259,8 @@ def test_length_in_expression_is_refused(
     monkeypatch.setenv("HARP_RUN_DIR", str(link.sender.site.run_folder))
     less = ((0x80, 0, 0, 0), (0x25, 1, 0, 100), (0x06, 0, 0, 1), (0x06, 0, 0, 0))
     monkeypatch.setattr("harp.cli.capture._compiled", lambda _: less)
-    words = ["-w", str(folders / "out.pcapng"), "less", "100"]
-    said = CliRunner().invoke(command, words)
+    args = ["-w", str(folders / "out.pcapng"), "less", "100"]
+    said = CliRunner().invoke(command, args)
     assert said.exit_code == 1 and "works on packet devices only" in said.output
 
 
@@ -279,8 +279,8 @@ def test_frames_of_an_xdp_device_are_recorded(
         sender.init()
         link = connect(sender, receiver)
         link.move()
-        words = [sys.executable, "-m", "harp", "capture", "-w", str(path), "-c", "200"]
-        process = host.popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        args = [sys.executable, "-m", "harp", "capture", "-w", str(path), "-c", "200"]
+        process = host.popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         wait_until(lambda: link.move() or process.poll() is not None, 60, "the capture lasts")
         output, _ = process.communicate()
     assert process.returncode == 0 and f"{path}: 200 frames, " in output, output

@@ -61,8 +61,8 @@ def test_missing_capabilities_are_found(findings: Findings) -> None:
 
 
 def test_program_of_another_owner_is_found(findings: Findings, host: Host) -> None:
-    words = [BUILD / "xdp_check", host.mac, host.address, "1-2", "eth0"]
-    foreign = host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    args = [BUILD / "xdp_check", host.mac, host.address, "1-2", "eth0"]
+    foreign = host.popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert foreign.stdout and foreign.stdout.readline() == "attached\n"
     faults = findings()["fault"]
     foreign.communicate(timeout=10)

@@ -58,13 +58,13 @@ def value(text: str, name: str, **labels: str) -> float:
     return one
 
 
-def promtool(*words: str, text: str = "") -> None:
+def promtool(*args: str, text: str = "") -> None:
     """Runs promtool, if this machine has it."""
     if shutil.which("promtool"):
         run = subprocess.run(
-            ["promtool", *words], input=text, capture_output=True, text=True, timeout=60
+            ["promtool", *args], input=text, capture_output=True, text=True, timeout=60
         )
-        assert (run.returncode, run.stdout if "metrics" in words else "") == (0, ""), run
+        assert (run.returncode, run.stdout if "metrics" in args else "") == (0, ""), run
 
 
 @pytest.fixture
@@ -150,11 +150,11 @@ def test_ranks_in_namespaces_are_told_apart(folders: Path) -> None:
         for rank in range(RANKS):
             folder = folders / f"pod{rank}"
             folder.mkdir()
-            words = ["unshare", "--pid", "--mount", "--uts", "--ipc", "--fork", "sh", "-c", shell]
+            args = ["unshare", "--pid", "--mount", "--uts", "--ipc", "--fork", "sh", "-c", shell]
             of = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "HARP_JOB": "run"}
             containers.append(
                 subprocess.Popen(
-                    [*words, "sh", str(folder), sys.executable, CONTAINED],
+                    [*args, "sh", str(folder), sys.executable, CONTAINED],
                     env={**os.environ, **of},
                     text=True,
                     stdin=subprocess.PIPE,
@@ -196,16 +196,16 @@ def test_http_serves_all_ranks(ranks: list[Any], folders: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ["exporter", "--listen", f"127.0.0.1:{port}", "--folder", f"{folders}/pod*"]
+    args = ["exporter", "--listen", f"127.0.0.1:{port}", "--folder", f"{folders}/pod*"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "harp", *words], text=True, stderr=subprocess.PIPE
+        [sys.executable, "-m", "harp", *args], text=True, stderr=subprocess.PIPE
     )
     try:
         assert process.stderr and "/metrics" in process.stderr.readline()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             check_ranks(answer.read().decode())
         taken = subprocess.run(
-            [sys.executable, "-m", "harp", *words], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "harp", *args], capture_output=True, text=True, timeout=60
         )
         assert taken.returncode == 1 and "give another --listen" in taken.stderr
     finally:
@@ -215,8 +215,8 @@ def test_http_serves_all_ranks(ranks: list[Any], folders: Path) -> None:
 
 def test_textfile_is_replaced_and_removed(ranks: list[Any], folders: Path) -> None:
     target = folders / "harp.prom"
-    words = ["--textfile", str(target), "--interval", "0.1", "--folder", f"{folders}/pod*"]
-    process = subprocess.Popen([sys.executable, "-m", "harp", "exporter", *words])
+    args = ["--textfile", str(target), "--interval", "0.1", "--folder", f"{folders}/pod*"]
+    process = subprocess.Popen([sys.executable, "-m", "harp", "exporter", *args])
     try:
         seen: set[int] = set()
         end = time.monotonic() + 60
@@ -235,20 +235,20 @@ def test_textfile_is_replaced_and_removed(ranks: list[Any], folders: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "said"),
     [
         (["--listen", "9752"], "is not ADDRESS:PORT"),
         (["--listen", "0.0.0.0:70000"], "is not ADDRESS:PORT"),
         (["--once"], "--once needs --textfile"),
     ],
 )
-def test_wrong_usage_is_named(harp: Any, folders: Path, words: list[str], said: str) -> None:
-    assert said in harp("exporter", *words, code=2).stderr
+def test_wrong_usage_is_named(harp: Any, folders: Path, args: list[str], said: str) -> None:
+    assert said in harp("exporter", *args, code=2).stderr
 
 
 def test_absent_folder_of_textfile_is_named(harp: Any, folders: Path) -> None:
-    words = ["--textfile", str(folders / "absent/harp.prom"), "--once"]
-    assert "give --textfile a folder that exists" in harp("exporter", *words, code=1).stderr
+    args = ["--textfile", str(folders / "absent/harp.prom"), "--once"]
+    assert "give --textfile a folder that exists" in harp("exporter", *args, code=1).stderr
 
 
 # -- sums of flows

@@ -18,9 +18,9 @@ def harprun(folders: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folders / "cache"))
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
 
-    def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, "-c", RUN, *words], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", RUN, *args], capture_output=True, text=True, timeout=60
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done
@@ -74,7 +74,7 @@ def test_two_installations_have_separate_links(harprun: Any, folders: Path, tmp_
 
 def test_concurrent_harpruns_share_one_link(harprun: Any, plugin: Path, tmp_path: Path) -> None:
     """Ranks of several hosts may share a home folder."""
-    words = [
+    args = [
         sys.executable,
         "-c",
         RUN,
@@ -84,7 +84,7 @@ def test_concurrent_harpruns_share_one_link(harprun: Any, plugin: Path, tmp_path
         "-c",
         "cat $LD_LIBRARY_PATH/libnccl-net.so",
     ]
-    jobs = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    jobs = [subprocess.Popen(args, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     assert [job.communicate(timeout=60)[0] for job in jobs] == ["a plugin"] * 6
     left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_symlink()]
     assert left == ["libnccl-net.so"]

@@ -125,10 +125,10 @@ def test_each_rule_has_words_and_a_test() -> None:
 
 @needs_promtool
 @pytest.mark.parametrize(
-    "words", [["check", "rules", str(FILES / "alerts.yaml")], ["test", "rules", str(RULE_TESTS)]]
+    "args", [["check", "rules", str(FILES / "alerts.yaml")], ["test", "rules", str(RULE_TESTS)]]
 )
-def test_promtool_accepts_rules(words: list[str]) -> None:
-    run = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=60)
+def test_promtool_accepts_rules(args: list[str]) -> None:
+    run = subprocess.run(["promtool", *args], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stdout + run.stderr
 
 

@@ -123,15 +123,15 @@ def test_stat_shows_all_nics_of_process(harp: Any, two_nics: list[_engine.StatFi
     assert nics == ["packet:nic0", "fault:|packet:nic1"]
     assert any(re.fullmatch(r" +tx_bytes +601  \(300 \+ 301\)", line) for line in lines)
     flows = [line.split() for line in lines if line.startswith("  link")]
-    assert [(words[1], words[-1]) for words in flows] == [("0", nics[0]), ("1", nics[1])]
+    assert [(args[1], args[-1]) for args in flows] == [("0", nics[0]), ("1", nics[1])]
 
 
-@pytest.mark.parametrize("words", [["--device", "nic1"], ["--device", "packet:nic1"], ["--id"]])
+@pytest.mark.parametrize("args", [["--device", "nic1"], ["--device", "packet:nic1"], ["--id"]])
 def test_stat_shows_chosen_nic(
-    harp: Any, two_nics: list[_engine.StatFile], words: list[str]
+    harp: Any, two_nics: list[_engine.StatFile], args: list[str]
 ) -> None:
-    words = [*words, Path(two_nics[1].path).stem] if words == ["--id"] else words
-    text = harp("stat", *words).stdout
+    args = [*args, Path(two_nics[1].path).stem] if args == ["--id"] else args
+    text = harp("stat", *args).stdout
     assert re.search(r"tx_bytes +301  \(101 \+ 200\)\n", text) and "NICs" not in text
     assert (
         "no process with device eth9 runs here" in harp("stat", "--device", "eth9", code=1).stderr
@@ -225,8 +225,8 @@ def test_processes_with_equal_pid_have_distinct_samples(harp: Any, folders: Path
                 f'id="{name}"',
             ]
             assert [line for line in info if all(label in line for label in wanted)]
-            for words in (["--rank", str(rank)], ["--id", name[:8]], ["--pid", "1", "--id", name]):
-                (process,) = json.loads(harp("stat", "--json", *words).stdout)["processes"]
+            for args in (["--rank", str(rank)], ["--id", name[:8]], ["--pid", "1", "--id", name]):
+                (process,) = json.loads(harp("stat", "--json", *args).stdout)["processes"]
                 assert (process["id"], process["rank"], process["gpu"]) == (name, rank, gpu)
         assert f"rank 1 pid 1 on {socket.gethostname()}" in harp("stat").stdout
         rows = json.loads(harp("top", "-n", "1", "-d", "0.1", "--json").stdout)["processes"]
@@ -320,8 +320,8 @@ def test_options_of_trace_need_trace(harp: Any, option: list[str]) -> None:
 
 
 def test_top_says_that_nothing_runs(harp: Any, folders: Path) -> None:
-    for words, said in ([], "HARP ran here"), (["--peer", "x"], "HARP and such a peer or NIC ran"):
-        shown = harp("top", "-n", "1", "-d", "0.1", *words).stdout.splitlines()
+    for args, said in ([], "HARP ran here"), (["--peer", "x"], "HARP and such a peer or NIC ran"):
+        shown = harp("top", "-n", "1", "-d", "0.1", *args).stdout.splitlines()
         assert len(shown) == 2 and shown[1].startswith(f"no process with {said}")
 
 
@@ -368,7 +368,7 @@ def three_peers(folders: Path) -> Iterator[list[_engine.StatFile]]:
 
 
 @pytest.mark.parametrize(
-    ("words", "nics"),
+    ("args", "nics"),
     [
         ([], "012"),
         (["--sort", "links"], "120"),
@@ -381,9 +381,9 @@ def three_peers(folders: Path) -> Iterator[list[_engine.StatFile]]:
     ],
 )
 def test_top_sorts_and_chooses(
-    harp: Any, three_peers: list[_engine.StatFile], words: list[str], nics: str
+    harp: Any, three_peers: list[_engine.StatFile], args: list[str], nics: str
 ) -> None:
-    shown = harp("top", "-n", "1", "-d", "0.1", "--json", *words).stdout
+    shown = harp("top", "-n", "1", "-d", "0.1", "--json", *args).stdout
     found = [one["device"] for one in json.loads(shown)["processes"]]
     assert found == [f"packet:nic{number}" for number in nics]
 

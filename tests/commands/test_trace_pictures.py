@@ -94,9 +94,9 @@ def test_picture_has_each_series_and_its_marks(harp: Any, dump: Path, folders: P
     root = ElementTree.parse(target).getroot()
     drawn = {one.get("class"): str(one.get("d")) for one in root.iter() if one.get("class")}
     assert {"data", "again", "lost", "ack", "edge", "mark"} <= set(drawn)
-    words = [str(one.text) for one in root.iter() if one.text]
-    assert {"recovery", "carrier_lost", "rto"} <= set(words)
-    assert any("the link <7> failed" in word for word in words)
+    args = [str(one.text) for one in root.iter() if one.text]
+    assert {"recovery", "carrier_lost", "rto"} <= set(args)
+    assert any("the link <7> failed" in word for word in args)
     # The axis goes on to the end of the trace: silence is visible.
     x = {one.text: float(one.get("x", 0)) for one in root.iter() if one.text in ("0", "1000")}
     assert x["1000"] > 1100 > 200 > x["0"]

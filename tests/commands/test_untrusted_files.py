@@ -41,13 +41,13 @@ def published(folders: Path) -> Iterator[_engine.StatFile]:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [["stat"], ["stat", "--prometheus"], ["stat", "--json"], ["top", "-n", "1", "-d", "0.1"]],
 )
 def test_statistics_output_has_no_control_characters(
-    harp: Any, published: Any, words: list[str]
+    harp: Any, published: Any, args: list[str]
 ) -> None:
-    said = harp(*words).stdout
+    said = harp(*args).stdout
     assert "packet:" in said
     assert [char for char in said if not char.isprintable() and char != "\n"] == []
 

@@ -88,8 +88,8 @@ def test_capture_takes_frames_of_named_nic(
     refused = harp("capture", "-w", str(path), code=2).stderr
     assert "the process uses several NICs; name one of" in refused
     assert all(f"--device {nic} " in refused for nic in NICS)
-    words = ["capture", "-w", str(path), "--device", "nic1", "--seconds", "20", "-c", "2000"]
-    process = host.popen([sys.executable, "-m", "harp", *words])
+    args = ["capture", "-w", str(path), "--device", "nic1", "--seconds", "20", "-c", "2000"]
+    process = host.popen([sys.executable, "-m", "harp", *args])
     while process.poll() is None:
         for link in links:
             link.move()

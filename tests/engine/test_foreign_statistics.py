@@ -20,15 +20,15 @@ from harp.testing import _engine
 USER = 20000 + os.getpid() % 40000  # no other test has it
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the user: needs root")
 
-# Holds files open, and as the user locks those whose word begins with "+". Every user may open a
-# statistics file, but not in pytest's folders: so root opens them.
+# Holds files open, and as the user locks those whose argument begins with "+". Every user may open
+# a statistics file, but not in pytest's folders: so root opens them.
 HOLDER = """
 import fcntl, os, sys
-user, *words = sys.argv[1:]
-files = [os.open(word[1:], os.O_RDONLY) for word in words]
+user, *args = sys.argv[1:]
+files = [os.open(arg[1:], os.O_RDONLY) for arg in args]
 os.setresuid(*[int(user)] * 3)
-for word, file in zip(words, files):
-    if word[0] == "+":
+for arg, file in zip(args, files):
+    if arg[0] == "+":
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 print("ready", flush=True)
 sys.stdin.read()
@@ -47,10 +47,10 @@ def left_behind(folder: Path, count: int) -> list[Path]:
 
 
 @contextmanager
-def held(words: Sequence[str]) -> Iterator[int]:
+def held(args: Sequence[str]) -> Iterator[int]:
     """The pid of a user's process that holds these files; see HOLDER."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(USER), *words],
+        [sys.executable, "-c", HOLDER, str(USER), *args],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

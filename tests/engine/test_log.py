@@ -21,7 +21,7 @@ def empty() -> Iterator[None]:
     _engine.forget_log()
 
 
-def words(number: int) -> bytes:
+def text(number: int) -> bytes:
     """Texts that differ in more than their digits."""
     return bytes(ord("a") + int(digit) for digit in f"{number:06d}")
 
@@ -42,10 +42,10 @@ def test_long_log_line_is_truncated() -> None:
 def test_full_log_queue_drops_and_counts() -> None:
     before = _engine.dropped()
     for number in range(_engine.QUEUE + 5):
-        _engine.post(b"full " + words(number))
+        _engine.post(b"full " + text(number))
     lines = _engine.drain()
     assert [line for _, line in lines] == [
-        "full " + words(number).decode() for number in range(_engine.QUEUE)
+        "full " + text(number).decode() for number in range(_engine.QUEUE)
     ]
     assert _engine.dropped() - before == 5
 
@@ -79,7 +79,7 @@ print(_engine.drain()[0][1])
 def test_log_lines_of_many_threads_are_kept() -> None:
     def post(thread: int) -> None:
         for number in range(10):
-            _engine.post(b"thread " + words(thread) + b" " + words(number))
+            _engine.post(b"thread " + text(thread) + b" " + text(number))
 
     threads = [threading.Thread(target=post, args=(i,)) for i in range(8)]
     for thread in threads:

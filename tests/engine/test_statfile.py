@@ -349,8 +349,8 @@ def test_host_sees_statistics_of_container_without_writable_folder(run_dir: Path
         assert list(process.instances[0].values())[3] == 7
         assert process.path.startswith("/proc/") and len(process.id) == 16
         assert not [one for one in statfile.scan() if one.job == job]
-        words = [sys.executable, "-m", "harp", "stat", "--json", "--id", process.id]
-        said = subprocess.run([*words, "--containers"], capture_output=True, text=True, timeout=60)
+        args = [sys.executable, "-m", "harp", "stat", "--json", "--id", process.id]
+        said = subprocess.run([*args, "--containers"], capture_output=True, text=True, timeout=60)
         assert said.returncode == 0 and f'"job": "{job}"' in said.stdout, said.stderr
         rates = next(intervals(0.1, 1, containers=True))
         assert [(one.rank, one.uid) for one in rates if one.id == process.id] == [(4321, 0)]

@@ -30,12 +30,12 @@ def statistics() -> bytes:
     times = statfile._TIMES.pack(9, *range(24))
     entry = flow.size + len(times)
     table = header.size
-    words = table + 2 * counter.size
-    flows = words + 2 * 16
+    values = table + 2 * counter.size
+    flows = values + 2 * 16
     size = flows + 2 * entry
     text = [b"text"] * 7
     return b"".join([
-        header.pack(b"HARPSTAT", 1, header.size, size, 1, 2, 3, 2, 2, table, counter.size, words,
+        header.pack(b"HARPSTAT", 1, header.size, size, 1, 2, 3, 2, 2, table, counter.size, values,
                     16, flows, entry, 2, *text),
         counter.pack(b"one", 0), counter.pack(b"two", 1), struct.pack("=4Q", 1, 2, 3, 4),
         flow.pack(2, 1, 7, 0, 0, 83, bytes(4), bytes(4), 1, 2, *range(11), 1, 2, 3, *range(4)),

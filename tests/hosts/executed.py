@@ -39,12 +39,12 @@ def is_locked(code: bytes) -> bool:
 def watched(site: Site, folder: Path, function: str) -> Site:
     """The site, with its program under callgrind. The files of counts go to the folder."""
     folder.mkdir()
-    words = (
+    args = (
         *("valgrind", "--tool=callgrind", "--dump-instr=yes", "--fair-sched=yes"),
         *(f"--dump-before={function}", f"--dump-after={function}"),
         *(f"--callgrind-out-file={folder}/out", "--trace-syscalls=yes", f"--log-file={folder}/log"),
     )
-    return Site(site.folder, [*site.prefix, *words], site.environment, site.address)
+    return Site(site.folder, [*site.prefix, *args], site.environment, site.address)
 
 
 class _Object:

@@ -21,9 +21,9 @@ def switched() -> Iterator[Lab]:
 @contextmanager
 def without_carrier(lab: Lab, host: Host) -> Iterator[None]:
     """Sets the switch's port of a host down: its interface stays up, without a carrier."""
-    words = ["ip", "-n", lab.middlebox, "link", "set", f"port{host.index}"]
-    subprocess.run([*words, "down"], check=True, timeout=5)
+    args = ["ip", "-n", lab.middlebox, "link", "set", f"port{host.index}"]
+    subprocess.run([*args, "down"], check=True, timeout=5)
     try:
         yield
     finally:
-        subprocess.run([*words, "up"], check=True, timeout=5)
+        subprocess.run([*args, "up"], check=True, timeout=5)

@@ -86,8 +86,8 @@ def abandon(scene: Scene) -> None:
     """Opens a new connection of the flow, and resets it before the welcome is acknowledged."""
     (port,) = struct.unpack("!H", scene.handle[8:10])
     address = scene.listening.site.address
-    words = [scene.host.own_address, address, str(port), hello(token_of(scene), epoch=1).hex()]
-    process = scene.host.popen([sys.executable, "-c", SCRIPT, *words], stderr=subprocess.PIPE)
+    args = [scene.host.own_address, address, str(port), hello(token_of(scene), epoch=1).hex()]
+    process = scene.host.popen([sys.executable, "-c", SCRIPT, *args], stderr=subprocess.PIPE)
     assert process.wait(10) == 0, process.stderr and process.stderr.read()
 
 

@@ -82,10 +82,10 @@ def flows(rank: Perf) -> None:
 
 @contextmanager
 def job(sites: list[Site], rendezvous: str) -> Iterator[list[Perf]]:
-    words = ["all_reduce", "-b", "1M", "-e", "1M", "-n", "80", "--rate", "0.5"]
+    args = ["all_reduce", "-b", "1M", "-e", "1M", "-n", "80", "--rate", "0.5"]
     with ExitStack() as stack:
         yield [
-            stack.enter_context(Perf(site, words, number, rendezvous))
+            stack.enter_context(Perf(site, args, number, rendezvous))
             for number, site in enumerate(sites)
         ]
 

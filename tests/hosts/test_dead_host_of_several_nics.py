@@ -34,8 +34,8 @@ def silent(rails: Rails, *nics: int) -> Iterator[None]:
 
     def turn(state: str) -> None:
         for nic in nics:
-            words = ["ip", "-n", rails.lab.hosts[0].namespace, "link", "set", f"rail1-{nic}"]
-            subprocess.run([*words, state], check=True, timeout=5)
+            args = ["ip", "-n", rails.lab.hosts[0].namespace, "link", "set", f"rail1-{nic}"]
+            subprocess.run([*args, state], check=True, timeout=5)
 
     turn("down")
     try:

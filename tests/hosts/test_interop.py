@@ -62,9 +62,9 @@ def bad_lab() -> Iterator[Lab]:
 
 def at_once() -> list[str]:
     """The prefix that gives a program real-time priority; empty if that is forbidden."""
-    words = ["chrt", "--rr", "1"]
-    allowed = subprocess.run([*words, "true"], capture_output=True).returncode == 0
-    return words if allowed and not SANITIZED else []
+    args = ["chrt", "--rr", "1"]
+    allowed = subprocess.run([*args, "true"], capture_output=True).returncode == 0
+    return args if allowed and not SANITIZED else []
 
 
 def complaints(
@@ -88,8 +88,8 @@ def complaints(
     # tshark calls a retransmission out of order if it follows soon after newer data. A D-SACK then
     # tells that the bytes had arrived before.
     duplicate = any("D-SACK" in message for message in findings)
-    words = (*LATE, "out-of-order") if duplicate else LATE
-    late = all(any(word in message for word in words) for message in findings)
+    args = (*LATE, "out-of-order") if duplicate else LATE
+    late = all(any(word in message for word in args) for message in findings)
     if findings or capture.lost:
         said = f"{dict(findings)}; the capture lost {capture.lost} of {capture.frames} frames"
         return said, late or capture.lost > 0

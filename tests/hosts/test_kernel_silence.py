@@ -55,12 +55,12 @@ def test_kernel_sends_only_control_traffic_during_all_reduce(
 ) -> None:
     """The kernels' counters increase exactly by the captured segments of the control connection."""
     sites = [packet_site(tmp_path / str(h.index), h, own_address) for h in lab.hosts]
-    words = ["all_reduce", "-b", "8", "-e", "8M", "-f", "32", "-n", "5", "-w", "1"]
+    args = ["all_reduce", "-b", "8", "-e", "8M", "-f", "32", "-n", "5", "-w", "1"]
     rendezvous = f"{lab.hosts[0].address}:{RENDEZVOUS_PORT}"
     with Watch(lab, RENDEZVOUS_PORT) as watch:
         with (
-            Perf(sites[0], words, 0, rendezvous) as one,
-            Perf(sites[1], words, 1, rendezvous) as other,
+            Perf(sites[0], args, 0, rendezvous) as one,
+            Perf(sites[1], args, 1, rendezvous) as other,
         ):
             for rank in (one, other):
                 assert rank.wait(40) == 0, rank.lines()

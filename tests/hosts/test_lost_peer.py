@@ -78,12 +78,12 @@ def messages(site: Site) -> int:
 @contextmanager
 def all_reduce(sites: list[Site], lab: Lab, api: int) -> Iterator[list[Perf]]:
     """Two ranks with flowing bytes, for longer than any test."""
-    words = ["all_reduce", "-b", "4M", "-e", "4M", "-n", "10000000", "-w", "0"]
-    words += ["--api", str(api), "--timeout", "30"]
+    args = ["all_reduce", "-b", "4M", "-e", "4M", "-n", "10000000", "-w", "0"]
+    args += ["--api", str(api), "--timeout", "30"]
     on_wire = not sites[0].prefix
     port = random_port()
     rendezvous = f"{'127.0.0.1' if on_wire else lab.hosts[0].address}:{port}"
-    with Perf(sites[0], words, 0, rendezvous) as one, Perf(sites[1], words, 1, rendezvous) as other:
+    with Perf(sites[0], args, 0, rendezvous) as one, Perf(sites[1], args, 1, rendezvous) as other:
         for site in sites:
             wait_until(lambda: messages(site) > 20, START_S, "no bytes flow", [one, other])
         yield [one, other]

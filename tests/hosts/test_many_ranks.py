@@ -61,11 +61,11 @@ def test_eight_ranks_share_one_device(lab: Lab, tmp_path: Path, own_order: bool)
 @pytest.mark.slow
 def test_two_jobs_share_one_device(lab: Lab, tmp_path: Path) -> None:
     """The jobs share devices and addresses. Each gets only its own bytes, and all are right."""
-    words = all_reduce("64K", 40, 0.01, "--timeout", 60)
+    args = all_reduce("64K", 40, 0.01, "--timeout", 60)
     one, other = (sites_of(tmp_path / name, lab, 2, True) for name in ("one", "other"))
     with (
-        job(one, one[0].address, words, 0) as first,
-        job(other, other[0].address, words, 0) as second,
+        job(one, one[0].address, args, 0) as first,
+        job(other, other[0].address, args, 0) as second,
     ):
         ranks = [*first.ranks, *second.ranks]
         wait_until(lambda: flow(one) and flow(other), START_S, "no messages", ranks)

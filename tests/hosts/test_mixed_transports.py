@@ -62,10 +62,10 @@ def test_job_with_harp_on_one_host_fails_clearly(
     without = declining(tmp_path / "without", lab, how)
     assert DECLINES[how] in declines(without)
     rendezvous = f"{lab.hosts[harps_rank].address}:29417"
-    words = ["all_reduce", "-b", "1M", "-e", "1M", "--api", str(api)]
+    args = ["all_reduce", "-b", "1M", "-e", "1M", "--api", str(api)]
     with (
-        Perf(harp, words, harps_rank, rendezvous) as one,
-        Perf(without, [*words, "--kernel"], 1 - harps_rank, rendezvous) as other,
+        Perf(harp, args, harps_rank, rendezvous) as one,
+        Perf(without, [*args, "--kernel"], 1 - harps_rank, rendezvous) as other,
     ):
         assert [rank.wait(ENDS_S) for rank in (one, other)] == [1, 1]
         (warning,) = one.warnings

@@ -62,9 +62,9 @@ def test_all_reduce_with_mtu_mismatch(lab: Lab, tmp_path: Path) -> None:
 
 
 def all_reduce(lab: Lab, sites: list[Site]) -> None:
-    words = ["all_reduce", "-b", "8", "-e", "4M", "-f", "64", "-n", "3", "-w", "1"]
+    args = ["all_reduce", "-b", "8", "-e", "4M", "-f", "64", "-n", "3", "-w", "1"]
     rendezvous = f"{lab.hosts[0].address}:29500"
-    with Perf(sites[0], words, 0, rendezvous) as one, Perf(sites[1], words, 1, rendezvous) as other:
+    with Perf(sites[0], args, 0, rendezvous) as one, Perf(sites[1], args, 1, rendezvous) as other:
         for rank in (one, other):
             assert rank.wait(40) == 0, rank.lines()
             (warning,) = rank.warnings

@@ -31,16 +31,16 @@ def rails() -> Iterator[Rails]:
 
 def arp_findings(host: Host, site: Site) -> list[tuple[str, str]]:
     """The level and text of what doctor says of ARP."""
-    words = [sys.executable, "-m", "harp", "doctor", "--json"]
-    done = host.run(words, site.all_environment(), check=False)
+    args = [sys.executable, "-m", "harp", "doctor", "--json"]
+    done = host.run(args, site.all_environment(), check=False)
     found = json.loads(done.stdout)["findings"]
     return [(one["level"], one["text"]) for one in found if one["about"] == "ARP"]
 
 
 def apply_remedy(host: Host, site: Site, remedy: str) -> None:
     if remedy == "harp setup":
-        words = [sys.executable, "-m", "harp", "setup", "--yes"]
-        host.run(words, site.all_environment())
+        args = [sys.executable, "-m", "harp", "setup", "--yes"]
+        host.run(args, site.all_environment())
         return
     ((_, text),) = arp_findings(host, site)
     host.run(text.partition(", or ")[2].split())

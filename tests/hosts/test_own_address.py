@@ -51,8 +51,8 @@ class Watch:
     """Records a host's ARP packets on another host, which requests an address."""
 
     def __init__(self, at: Host, address: str, of: Host) -> None:
-        words = [sys.executable, "-u", "-c", WATCH, address, of.mac]
-        self.process = at.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        args = [sys.executable, "-u", "-c", WATCH, address, of.mac]
+        self.process = at.popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdout
         assert self.process.stdout.readline() == "watching\n"
 

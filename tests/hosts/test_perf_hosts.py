@@ -29,10 +29,10 @@ class Starter:
         }
         self.ssh = write_remote_shell(folder / "ssh", sites)
 
-    def start(self, *words: object, hosts: Sequence[str] = ()) -> "subprocess.Popen[str]":
+    def start(self, *args: object, hosts: Sequence[str] = ()) -> "subprocess.Popen[str]":
         named = ",".join(hosts or [host.address for host in self.lab.hosts])
         harp = f"{sys.executable} -m harp"
-        command = [sys.executable, "-m", "harp", "perf", *words, "--hosts", named]
+        command = [sys.executable, "-m", "harp", "perf", *args, "--hosts", named]
         command += ["--ssh", self.ssh, "--remote-harp", harp, "--timeout", 20]
         return subprocess.Popen(
             [str(word) for word in command],
@@ -43,8 +43,8 @@ class Starter:
             env={**os.environ, "NCCL_SOCKET_IFNAME": "eth0"},
         )
 
-    def run(self, *words: object, hosts: Sequence[str] = ()) -> tuple[int, str, str]:
-        process = self.start(*words, hosts=hosts)
+    def run(self, *args: object, hosts: Sequence[str] = ()) -> tuple[int, str, str]:
+        process = self.start(*args, hosts=hosts)
         try:
             out, err = process.communicate(timeout=60)
         finally:
@@ -73,8 +73,8 @@ def starter(lab: Lab, tmp_path: Path) -> Starter:
 def test_hosts_measure_together(starter: Starter, tmp_path: Path) -> None:
     """Rank 0's table and its records come to the starting host."""
     file = tmp_path / "records.json"
-    words = ["sendrecv", "--sizes", "64K:5", "--verified", "--kernel", "--json", file]
-    code, _, err = starter.run(*words)
+    args = ["sendrecv", "--sizes", "64K:5", "--verified", "--kernel", "--json", file]
+    code, _, err = starter.run(*args)
     assert code == 0, err
     assert "rank 0 on 10.77.0.1, rank 1 on 10.77.0.2" in err and "# sendrecv, 2 ranks" in err
     (record,) = json.loads(file.read_text())["records"]
@@ -86,8 +86,8 @@ def test_hosts_measure_together(starter: Starter, tmp_path: Path) -> None:
 @pytest.mark.sanitized
 def test_page_shows_harp_beside_kernel(starter: Starter, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    words = ["sendrecv", "-b", "4K", "-e", "64K", "-f", "16", "-n", "5", "--html", page]
-    code, _, err = starter.run(*words)
+    args = ["sendrecv", "-b", "4K", "-e", "64K", "-f", "16", "-n", "5", "--html", page]
+    code, _, err = starter.run(*args)
     assert code == 0, err
     text = page.read_text()
     assert text.count("<polyline") == 4  # two lines in each of two charts

@@ -62,10 +62,10 @@ def test_harp_stat_reads_fallback_folder(sites: tuple[Site, Site]) -> None:
     site.environment["HARP_RUN_DIR"] = "/nowhere/run"
     with Rank(site) as rank:
         rank.init()
-        words = [sys.executable, "-m", "harp", "stat", "--json", "--pid", str(rank.process.pid)]
+        args = [sys.executable, "-m", "harp", "stat", "--json", "--pid", str(rank.process.pid)]
         environment = site.all_environment()
         said = subprocess.run(
-            words, capture_output=True, text=True, timeout=20, check=True, env=environment
+            args, capture_output=True, text=True, timeout=20, check=True, env=environment
         )
         (process,) = json.loads(said.stdout)["processes"]
         assert process["pid"] == rank.process.pid

@@ -184,8 +184,8 @@ class Impostor:
     """A socket that pretends to be the listening rank."""
 
     def __init__(self, scene: Scene, address: str) -> None:
-        words = [sys.executable, "-c", IMPOSTOR, address]
-        self.process = scene.host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        args = [sys.executable, "-c", IMPOSTOR, address]
+        self.process = scene.host.popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdout
         port = struct.pack("!H", int(self.process.stdout.readline()))
         handle = put(put(scene.handle, 4, socket.inet_aton(address)), 8, port)

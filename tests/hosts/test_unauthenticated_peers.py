@@ -130,8 +130,8 @@ print(answers.count(b"harp"), answers.count(b""))
 def test_unaccepted_links_per_listener_are_bounded(scene: Scene) -> None:
     (port,) = struct.unpack("!H", scene.handle[8:10])
     begun = hello(token_of(scene), flows=2).hex()
-    words = [sys.executable, "-c", LINKS, scene.listening.site.address, port, begun]
-    assert scene.host.run(words, timeout=60).stdout == f"{LINKS_MOST} {300 - LINKS_MOST}\n"
+    args = [sys.executable, "-c", LINKS, scene.listening.site.address, port, begun]
+    assert scene.host.run(args, timeout=60).stdout == f"{LINKS_MOST} {300 - LINKS_MOST}\n"
 
 
 def test_unauthenticated_connections_are_bounded(scene: Scene) -> None:

@@ -57,8 +57,8 @@ class UnauthenticatedPeer:
     """Connections of an unauthenticated peer to a listener, over a host's kernel."""
 
     def __init__(self, host: Host, address: str, port: int) -> None:
-        words = [sys.executable, "-c", SCRIPT, address, str(port)]
-        self.process = host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        args = [sys.executable, "-c", SCRIPT, address, str(port)]
+        self.process = host.popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def do(self, command: str) -> tuple[int, int, bytes]:
         """Runs a command. Returns the number of open connections, the number closed by the other
@@ -106,9 +106,9 @@ class Scene:
 
     def counted(self, name: str = "unauthenticated_drops") -> int:
         """A counter, from harp stat."""
-        words = [sys.executable, "-m", "harp", "stat", "--json", "--pid"]
+        args = [sys.executable, "-m", "harp", "stat", "--json", "--pid"]
         said = subprocess.run(
-            [*words, str(self.listening.process.pid)],
+            [*args, str(self.listening.process.pid)],
             capture_output=True, text=True, timeout=20, check=True,
             env=self.listening.site.all_environment(),
         )  # fmt: skip

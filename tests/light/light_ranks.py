@@ -19,7 +19,7 @@ _context.set_forkserver_preload(["harp.light.torch", "torch._dynamo", "pytest"])
 
 def _rank(
     rank: int, ranks: int, store: str, environment: dict[str, str], results: Any, work: Any,
-    words: tuple[Any, ...],
+    args: tuple[Any, ...],
 ) -> None:  # fmt: skip
     os.environ.update(environment, GLOO_SOCKET_IFNAME="lo", LOCAL_RANK=str(rank))
     from datetime import timedelta
@@ -31,7 +31,7 @@ def _rank(
     try:
         dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank,
                                 world_size=ranks, timeout=timedelta(seconds=60))  # fmt: skip
-        answer = work(*words)
+        answer = work(*args)
         dist.barrier()
         dist.destroy_process_group()
         results.put((rank, True, answer))
@@ -40,17 +40,17 @@ def _rank(
 
 
 def run(
-    ranks: int, work: Callable[..., Any], *words: Any, timeout: float = 100, **variables: str
+    ranks: int, work: Callable[..., Any], *args: Any, timeout: float = 100, **variables: str
 ) -> list[Any]:
-    """What `work(*words)` returns on each rank. Fails with the first trace of a rank.
+    """What `work(*args)` returns on each rank. Fails with the first trace of a rank.
 
     Answers are plain Python values. `variables` are set on all ranks before.
     """
-    return run_each([variables] * ranks, work, *words, timeout=timeout)
+    return run_each([variables] * ranks, work, *args, timeout=timeout)
 
 
 def run_each(
-    environments: list[Mapping[str, str]], work: Callable[..., Any], *words: Any,
+    environments: list[Mapping[str, str]], work: Callable[..., Any], *args: Any,
     timeout: float = 100,
 ) -> list[Any]:  # fmt: skip
     """As `run`, with variables for each rank."""
@@ -60,7 +60,7 @@ def run_each(
         store = str(Path(folder) / "store")
         children = [
             _context.Process(target=_rank, daemon=True,
-                             args=(rank, ranks, store, dict(one), results, work, words))
+                             args=(rank, ranks, store, dict(one), results, work, args))
             for rank, one in enumerate(environments)
         ]  # fmt: skip
         for child in children:

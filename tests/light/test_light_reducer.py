@@ -33,9 +33,9 @@ def average(fp16: bool = False) -> tuple[Any, Any, list[str]]:
     reducer = Reducer(fp16=fp16)
 
     def noting(name: str, call: Any) -> Any:
-        def noted(*words: Any, **more: Any) -> Any:
+        def noted(*args: Any, **more: Any) -> Any:
             called.append(name)
-            return call(*words, **more)
+            return call(*args, **more)
 
         return noted
 

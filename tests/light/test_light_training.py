@@ -190,9 +190,9 @@ def reductions(early: str) -> tuple[list[float], int]:
 
     submitted, submit = [], Reducer.submit
 
-    def counted(self: Any, *words: Any) -> Any:
-        submitted.append(words)
-        return submit(self, *words)
+    def counted(self: Any, *args: Any) -> Any:
+        submitted.append(args)
+        return submit(self, *args)
 
     Reducer.submit = counted  # type: ignore[method-assign]
     return by_horovod(early), len(submitted)

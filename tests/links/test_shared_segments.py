@@ -14,8 +14,8 @@ from tools.hosts.jobs import Joint, job
 def test_chunks_share_segments(join: Callable[..., Joint]) -> None:
     """A chunk of 128 KiB and its header need a bit more than two largest segments."""
     joint = join(flows=2)
-    words = ["sendrecv", "-b", "4M", "-e", "4M", "-n", 50, "--step", "4M", "-w", 0]
-    with job(joint.sites, joint.host, words, flowing=0) as running:
+    args = ["sendrecv", "-b", "4M", "-e", "4M", "-n", 50, "--step", "4M", "-w", 0]
+    with job(joint.sites, joint.host, args, flowing=0) as running:
         running.ends_well()
         sender = running.seen[0]
     assert sender["message_bytes_out"] == sender["chunks_out"] << 17

@@ -14,7 +14,7 @@ from tools.hosts.ranks import wire_path, wire_site
 
 FLOWS = 4
 FLOW_MBPS = (100, 50, 25)  # of each flow: four flows must be well below the machine's speed
-WORDS = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "-w", "8", "--outstanding", "8"]
+ARGS = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "-w", "8", "--outstanding", "8"]
 
 
 def rate(folder: Path, mbps: int, capped: bool) -> float:
@@ -33,7 +33,7 @@ def rate(folder: Path, mbps: int, capped: bool) -> float:
         wire_site(folder / "1", path, 2, flows=FLOWS),
     ]
     report = folder / "report.json"
-    with job(sites, "127.0.0.1", [*WORDS, "--json", report], flowing=0) as running:
+    with job(sites, "127.0.0.1", [*ARGS, "--json", report], flowing=0) as running:
         running.ends_well()
     (record,) = json.loads(report.read_text())["records"]
     return float(record["algbw_gbs"])

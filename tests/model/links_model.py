@@ -47,11 +47,11 @@ class Settings:
     seed: int
 
     def __str__(self) -> str:
-        words = (
+        parts = (
             f"{name}={','.join(map(str, value)) if isinstance(value, tuple) else int(value)}"
             for name, value in vars(self).items()
         )
-        return " ".join(words)
+        return " ".join(parts)
 
 
 class Links:
@@ -170,8 +170,8 @@ def programs(draw: st.DrawFn) -> str:
     begin = draw(st.sampled_from(("open 0 0", "open 0 0; time 1000")))
     step = draw(st.sampled_from(MOODS))
     parts = draw(st.lists(st.lists(step, max_size=MOST_STEPS), max_size=MOST_STEPS))
-    words = (step for part in parts for step in part)
-    return "; ".join((str(draw(SETTINGS)), begin, *words))
+    steps = (step for part in parts for step in part)
+    return "; ".join((str(draw(SETTINGS)), begin, *steps))
 
 
 def check(links: Links, program: str) -> None:

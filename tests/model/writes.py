@@ -63,9 +63,9 @@ class Watched:
         self._phases = range(0)
         self._stack = 0
         self.complete = False
-        words = ("valgrind", "--tool=lackey", "--trace-mem=yes", "--log-fd=2", str(PROGRAM), "-a")
+        command = ("valgrind", "--tool=lackey", "--trace-mem=yes", "--log-fd=2", str(PROGRAM), "-a")
         with subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as run:
             timer = threading.Timer(RUN_S, run.kill)
             timer.start()
@@ -81,16 +81,16 @@ class Watched:
     def _listen(self, run: subprocess.Popen[bytes]) -> None:
         assert run.stdout
         for line in run.stdout:
-            name, *words = line.decode().split()
+            name, *fields = line.decode().split()
             if name == "phases":
-                self._phases = range(int(words[0], 16), int(words[0], 16) + int(words[1]))
+                self._phases = range(int(fields[0], 16), int(fields[0], 16) + int(fields[1]))
             elif name == "stack":
-                self._stack = int(words[0], 16)
+                self._stack = int(fields[0], 16)
             elif name == "requests":
-                start = int(words[0], 16)
-                self.requests.append(range(start // LINE, (start + int(words[1])) // LINE))
-            elif words and words[-1].startswith("0x"):
-                self.symbols.add(PROGRAM.parent / name, words[0], int(words[1], 16))
+                start = int(fields[0], 16)
+                self.requests.append(range(start // LINE, (start + int(fields[1])) // LINE))
+            elif fields and fields[-1].startswith("0x"):
+                self.symbols.add(PROGRAM.parent / name, fields[0], int(fields[1], 16))
             elif name == "watched":
                 self.complete = True
                 run.kill()  # the end of the program does not matter

@@ -35,14 +35,14 @@ root=$1; shift; exec chroot "$root" "$@"
 """
 
 
-def run(*words: str | Path, timeout: float = 900, more: Mapping[str, str] = NOTHING) -> str:
+def run(*args: str | Path, timeout: float = 900, more: Mapping[str, str] = NOTHING) -> str:
     """The output. An error holds the output of a command that failed. more: added to the
     environment."""
     done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, timeout=timeout, env={"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **more})  # fmt: skip
-    assert done.returncode == 0, f"{' '.join(map(str, words))}\n{done.stdout}"
+    assert done.returncode == 0, f"{' '.join(map(str, args))}\n{done.stdout}"
     return done.stdout
 
 
@@ -104,13 +104,13 @@ class CleanHost:
         self.root = root
         self.namespace = namespace
 
-    def words(self, *command: str) -> list[str | Path]:
-        """The words that run a command on this host."""
+    def args(self, *command: str) -> list[str | Path]:
+        """The command line that runs a command on this host."""
         return ["ip", "netns", "exec", self.namespace, "unshare", "--pid", "--fork",
                 "--kill-child", "sh", "-ec", _ENTER, "enter", self.root, *command]  # fmt: skip
 
     def run(self, *command: str) -> str:
-        return run(*self.words(*command))
+        return run(*self.args(*command))
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def two_hosts(system: Path, folder: Path) -> Iterator[tuple[CleanHost, CleanHost
         run("ip", "link", "add", "eth0", "netns", hosts[0].namespace, "type", "veth",
             "peer", "name", "eth0", "netns", hosts[1].namespace)  # fmt: skip
         for i, host in enumerate(hosts):
-            for words in (["addr", "add", f"10.77.0.{i + 1}/24", "dev", "eth0"],
+            for args in (["addr", "add", f"10.77.0.{i + 1}/24", "dev", "eth0"],
                           ["link", "set", "eth0", "up"], ["link", "set", "lo", "up"]):  # fmt: skip
-                run("ip", "-n", host.namespace, *words)
+                run("ip", "-n", host.namespace, *args)
         yield hosts[0], hosts[1]

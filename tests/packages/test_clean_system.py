@@ -109,10 +109,10 @@ def test_difference_names_what_is_left(tmp_path: Path) -> None:
 # -- the long form
 
 
-def both(hosts: tuple[CleanHost, CleanHost], *words: str) -> list[str]:
+def both(hosts: tuple[CleanHost, CleanHost], *args: str) -> list[str]:
     """What a command prints as rank 0 on the first host, and as rank 1 on the other."""
     return wait_for_all([
-        subprocess.Popen(host.words(*words, "--rank", str(i)), text=True, stdout=subprocess.PIPE,
+        subprocess.Popen(host.args(*args, "--rank", str(i)), text=True, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT)
         for i, host in enumerate(hosts)
     ])  # fmt: skip

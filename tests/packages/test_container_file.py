@@ -57,8 +57,8 @@ def test_image_is_built_from_bare_system_and_serves_an_image_of_a_user(tmp_path:
     site = [f"PIP_CERT={CERTIFICATES.with_name('site.crt')}"]
     site += [f"{name}={text}" for name, text in os.environ.items() if name == "PIP_INDEX_URL"]
 
-    def buildah(*words: str | Path) -> str:
-        return run("buildah", *words, timeout=3000, more=more).strip()
+    def buildah(*args: str | Path) -> str:
+        return run("buildah", *args, timeout=3000, more=more).strip()
 
     container = buildah("from", "scratch")
     buildah("add", "--quiet", container, make_system("bookworm", SYSTEMS / "bare", ()), "/")

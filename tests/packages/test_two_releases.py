@@ -53,9 +53,9 @@ def older_plugin(commit: str) -> Path:
     with tempfile.TemporaryDirectory(dir=RELEASES) as folder:
         subprocess.run(["tar", "-x", "-C", folder], input=source.stdout, timeout=60, check=True)
         build = Path(folder) / "build"
-        for words in ([meson, "setup", "-Ddpdk=disabled", build, folder],
+        for args in ([meson, "setup", "-Ddpdk=disabled", build, folder],
                       ["ninja", "-C", build, "plugin/libnccl-net.so"]):  # fmt: skip
-            done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
+            done = subprocess.run(args, capture_output=True, text=True, timeout=900, check=False)
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr
         (build / "plugin/libnccl-net.so").replace(plugin)
     return plugin
@@ -75,13 +75,13 @@ def test_hosts_of_two_releases_do_a_job(
         conf.mkdir()
         run.mkdir()
         (conf / "ztcp0.conf").write_text("device = packet:eth0\n")
-        words = [sys.executable, "-m", "harp", "perf", "sendrecv_bidir", "--plugin", plugins[i]]
-        words += ["-b", "8", "-e", "2M", "-f", "64", "-n", "20", "--nranks", "2", "--rank", str(i)]
-        words += ["--rendezvous", f"{lab.hosts[0].address}:5000"]
+        args = [sys.executable, "-m", "harp", "perf", "sendrecv_bidir", "--plugin", plugins[i]]
+        args += ["-b", "8", "-e", "2M", "-f", "64", "-n", "20", "--nranks", "2", "--rank", str(i)]
+        args += ["--rendezvous", f"{lab.hosts[0].address}:5000"]
         environment = {"HARP_CONF_DIR": str(conf), "HARP_RUN_DIR": str(run),
                        "HARP_CHECKSUM": checksum, "NCCL_DEBUG": "INFO"}  # fmt: skip
         ranks.append(
-            host.popen(words, environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            host.popen(args, environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                        text=True)
         )  # fmt: skip
     # perf has verified every byte, or a rank's exit status is not 0.

@@ -10,20 +10,20 @@ from pathlib import Path
 class MallocInfo(ctypes.Structure):
     """struct mallinfo2"""
 
-    _fields_ = [("words", ctypes.c_size_t * 10)]
+    _fields_ = [("values", ctypes.c_size_t * 10)]
 
 
 def mappings() -> tuple[list[list[str]], list[list[str]]]:
-    """This process's file mappings and its other mappings, as words of /proc/self/maps. The second
+    """This process's file mappings and its other mappings, as fields of /proc/self/maps. The second
     list is empty with a sanitizer, which has such mappings of its own."""
     lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
-    named = [words for words in lines if len(words) > 5 and not words[5].startswith("[")]
-    sanitized = any("san.so" in words[5] for words in named)
-    return named, [] if sanitized else [words for words in lines if words not in named]
+    named = [args for args in lines if len(args) > 5 and not args[5].startswith("[")]
+    sanitized = any("san.so" in args[5] for args in named)
+    return named, [] if sanitized else [args for args in lines if args not in named]
 
 
 def heap() -> int:
     """Bytes in use from malloc; 0 with a sanitizer, which replaces malloc."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = MallocInfo
-    return mallinfo().words[7]  # uordblks
+    return mallinfo().values[7]  # uordblks

@@ -120,8 +120,8 @@ class Rank:
                 status = Path("/proc/self/task", thread, "status").read_text()
             except FileNotFoundError:  # it has ended since it was listed
                 continue
-            words = dict(line.split(":", 1) for line in status.splitlines())
-            masks[words["Name"].strip()] = int(words["SigBlk"], 16)
+            fields = dict(line.split(":", 1) for line in status.splitlines())
+            masks[fields["Name"].strip()] = int(fields["SigBlk"], 16)
         return masks
 
     def resources(self) -> dict[str, int]:
@@ -140,7 +140,7 @@ class Rank:
         from malloc. 0 with a sanitizer."""
         gc.collect()
         _, anonymous = mappings()
-        spans = [words[0].split("-") for words in anonymous if "w" in words[1]]
+        spans = [fields[0].split("-") for fields in anonymous if "w" in fields[1]]
         mapped = sum(int(end, 16) - int(begin, 16) for begin, end in spans)
         return {"anonymous KiB": mapped >> 10, "heap KiB": heap() >> 10}
 

@@ -41,7 +41,7 @@ class Run:
 
     def __init__(
         self,
-        words: Sequence[object],
+        args: Sequence[object],
         ranks: int = 2,
         environment: Optional[Mapping[str, str]] = None,
         told: bool = True,
@@ -55,7 +55,7 @@ class Run:
             where = ["--rank", rank, "--nranks", ranks, "--rendezvous", rendezvous] if told else []
             self.processes.append(
                 subprocess.Popen(
-                    [str(word) for word in (paths.perf_program(), *words, *where)],
+                    [str(word) for word in (paths.perf_program(), *args, *where)],
                     env={**os.environ, "NCCL_SOCKET_IFNAME": "lo", **more},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -83,10 +83,10 @@ def statuses(ended: list[tuple[int, str, str]]) -> list[int]:
     return [status for status, _, _ in ended]
 
 
-def records(tmp_path: Path, words: Sequence[object], ranks: int = 2) -> list[dict[str, Any]]:
+def records(tmp_path: Path, args: Sequence[object], ranks: int = 2) -> list[dict[str, Any]]:
     """The records of a run that must succeed."""
     file = tmp_path / "out.json"
-    ended = Run([*words, "--kernel", "--json", file], ranks).finish()
+    ended = Run([*args, "--kernel", "--json", file], ranks).finish()
     assert statuses(ended) == [0] * ranks, ended
     found = json.loads(file.read_text())
     assert found["schema"] == "harp.perf/1"
@@ -96,8 +96,8 @@ def records(tmp_path: Path, words: Sequence[object], ranks: int = 2) -> list[dic
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("api", [4, 5, 6, 7, 8, 9, 10, 11, 12])
 def test_all_reduce_over_every_api_version(tmp_path: Path, api: int) -> None:
-    words = ["all_reduce", "--api", api, "-b", "4", "-e", "1M", "-f", "64", "-n", "3"]
-    assert [r["wrong"] for r in records(tmp_path, words)] == [0] * 4
+    args = ["all_reduce", "--api", api, "-b", "4", "-e", "1M", "-f", "64", "-n", "3"]
+    assert [r["wrong"] for r in records(tmp_path, args)] == [0] * 4
 
 
 @pytest.mark.parametrize("op", ["sendrecv", "sendrecv_bidir", "pingpong"])
@@ -114,8 +114,8 @@ def test_missing_hugepages_for_messages_are_reported() -> None:
     """tests/vm has a test with enough hugepages."""
     (total,) = re.findall(r"^MemTotal: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     beyond = ((int(total) >> 11) + 1) << 21
-    words = ["sendrecv", "--kernel", "--hugepages", "-b", beyond, "-e", beyond]
-    for status, _, err in Run(words).finish():
+    args = ["sendrecv", "--kernel", "--hugepages", "-b", beyond, "-e", beyond]
+    for status, _, err in Run(args).finish():
         assert status == 1
         assert f"no memory for messages of {beyond} bytes: lower -e, or set hugepages" in err
 
@@ -123,8 +123,8 @@ def test_missing_hugepages_for_messages_are_reported() -> None:
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_ring_all_reduce_is_correct(tmp_path: Path, ranks: int) -> None:
     """Some sizes leave ranks without data of their own, and some are no multiple of the ranks."""
-    words = ["all_reduce", "-b", "4", "-e", "12M", "-f", "7", "-n", "2"]
-    found = records(tmp_path, words, ranks)
+    args = ["all_reduce", "-b", "4", "-e", "12M", "-f", "7", "-n", "2"]
+    found = records(tmp_path, args, ranks)
     assert all(r["wrong"] == 0 and r["nranks"] == ranks for r in found)
     assert len(found) == 8
     for r in found:
@@ -136,8 +136,8 @@ def test_ring_all_reduce_is_correct(tmp_path: Path, ranks: int) -> None:
 def test_collectives_are_correct(tmp_path: Path, op: str, ranks: int) -> None:
     """busbw is that of nccl-tests, whose sizes are multiples of a block for each rank. Small steps
     make many loops, and some messages leave no bytes."""
-    words = [op, "-b", "8", "-e", "3M", "-f", "37", "-n", "3", "--step", "64K"]
-    found = records(tmp_path, words, ranks)
+    args = [op, "-b", "8", "-e", "3M", "-f", "37", "-n", "3", "--step", "64K"]
+    found = records(tmp_path, args, ranks)
     block = 1 if op == "broadcast" else 4 * ranks
     assert [r["size"] for r in found] == [8 * 37**n // block * block for n in range(4)]
     factor = 1 if op == "broadcast" else (ranks - 1) / ranks
@@ -149,36 +149,36 @@ def test_collectives_are_correct(tmp_path: Path, op: str, ranks: int) -> None:
 @pytest.mark.parametrize("datatype", perf_module.DATATYPES)
 def test_sums_of_every_datatype(tmp_path: Path, datatype: str) -> None:
     op = "reduce_scatter" if "64" in datatype else "all_reduce"
-    words = [op, "--sizes", "48K:3", "--step", "4K", "--datatype", datatype, "--verified"]
-    (found,) = records(tmp_path, words, 3)
+    args = [op, "--sizes", "48K:3", "--step", "4K", "--datatype", datatype, "--verified"]
+    (found,) = records(tmp_path, args, 3)
     assert (found["dtype"], found["wrong"]) == (datatype, 0)
-    assert statuses(Run([*words, "--kernel", "--inject-wrong"]).finish()) == [1, 1]
+    assert statuses(Run([*args, "--kernel", "--inject-wrong"]).finish()) == [1, 1]
 
 
-@pytest.mark.parametrize("words", [["sendrecv"], ["all_reduce", "--datatype", "float32"]])
-def test_step_is_any_multiple_of_an_element(tmp_path: Path, words: list[str]) -> None:
-    (found,) = records(tmp_path, [*words, "--sizes", "48K:3", "--step", "4100", "--verified"])
+@pytest.mark.parametrize("args", [["sendrecv"], ["all_reduce", "--datatype", "float32"]])
+def test_step_is_any_multiple_of_an_element(tmp_path: Path, args: list[str]) -> None:
+    (found,) = records(tmp_path, [*args, "--sizes", "48K:3", "--step", "4100", "--verified"])
     assert found["wrong"] == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("args", "why"),
     [
         (["--step", "4100", "--datatype", "int64"], "--step 4100: give a multiple of 8 bytes"),
         (["--step", "4098"], "--step 4098: give a multiple of 4 bytes"),
         (["--sizes", "8,6"], "a message of 6 bytes: all_reduce adds up elements of 4 bytes"),
     ],
 )
-def test_size_that_cuts_an_element_is_named(words: list[str], why: str) -> None:
-    for status, _, said in Run(["all_reduce", "--kernel", *words]).finish():
+def test_size_that_cuts_an_element_is_named(args: list[str], why: str) -> None:
+    for status, _, said in Run(["all_reduce", "--kernel", *args]).finish():
         assert status == 2 and why in said, said
 
 
 def test_record_has_every_field(tmp_path: Path) -> None:
-    words = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "--nsocks", "2", "--api", "8"]
-    words += ["--wire-name", "veth-1500", "--label-mtu", "1500"]
-    words += ["--label-pair", "0", "--label-offloads", "on"]
-    (found,) = records(tmp_path, words)
+    args = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "--nsocks", "2", "--api", "8"]
+    args += ["--wire-name", "veth-1500", "--label-mtu", "1500"]
+    args += ["--label-pair", "0", "--label-offloads", "on"]
+    (found,) = records(tmp_path, args)
     assert list(found) == FIELDS
     assert found["algbw_gbs"] == pytest.approx(found["size"] / found["time_us"] / 1e3)
     expected = {
@@ -195,15 +195,15 @@ def test_record_has_every_field(tmp_path: Path) -> None:
 )
 def test_channels_divide_messages(tmp_path: Path, op: str) -> None:
     """Some sizes leave channels without data, and some are no multiple of the channels."""
-    words = [op, "-b", "4", "-e", "2M", "-f", "13", "-n", "3", "--channels", "3", "--step", "64K"]
-    found = records(tmp_path, words)
+    args = [op, "-b", "4", "-e", "2M", "-f", "13", "-n", "3", "--channels", "3", "--step", "64K"]
+    found = records(tmp_path, args)
     assert len(found) == 6
     assert all((r["wrong"], r["channels"]) == (0, 3) for r in found)
 
 
 def test_failure_names_channel() -> None:
-    words = ["all_reduce", "--kernel", "-b", "4M", "-e", "4M", "-n", "100000", "--channels", "2"]
-    run = Run(words)
+    args = ["all_reduce", "--kernel", "-b", "4M", "-e", "4M", "-n", "100000", "--channels", "2"]
+    run = Run(args)
     until_caught(run.processes[1], signal.SIGINT)
     time.sleep(1)
     run.processes[0].kill()
@@ -213,8 +213,8 @@ def test_failure_names_channel() -> None:
 
 
 def test_rate_option_limits_throughput(tmp_path: Path) -> None:
-    words = ["sendrecv", "-b", "64K", "-e", "64K", "-n", "400", "--rate", "0.8"]
-    (found,) = records(tmp_path, words)
+    args = ["sendrecv", "-b", "64K", "-e", "64K", "-n", "400", "--rate", "0.8"]
+    (found,) = records(tmp_path, args)
     assert found["rate_gbs"] == pytest.approx(0.1)
     assert 0.02 < found["algbw_gbs"] < 0.105  # a busy machine is slower; bits would be 0.0125
 
@@ -222,9 +222,9 @@ def test_rate_option_limits_throughput(tmp_path: Path) -> None:
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("op", ["sendrecv", "sendrecv_bidir"])
 def test_resting_ranks_sleep_between_messages(tmp_path: Path, op: str) -> None:
-    words = [op, "-b", "64K", "-e", "64K", "-n", "100", "-w", "0", "--rate", "0.05", "--rest"]
+    args = [op, "-b", "64K", "-e", "64K", "-n", "100", "-w", "0", "--rate", "0.05", "--rest"]
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    (found,) = records(tmp_path, words)
+    (found,) = records(tmp_path, args)
     wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     assert 0.003 < found["algbw_gbs"] < 0.0065
     assert wall > 2  # a timed and a verified pass of a second each
@@ -232,8 +232,8 @@ def test_resting_ranks_sleep_between_messages(tmp_path: Path, op: str) -> None:
 
 
 def test_sizes_have_their_own_iterations(tmp_path: Path) -> None:
-    words = ["pingpong", "--sizes", "64K:3:1,8,4K:20", "-n", "7", "-e", "1M"]
-    assert [(r["size"], r["wrong"]) for r in records(tmp_path, words)] == [
+    args = ["pingpong", "--sizes", "64K:3:1,8,4K:20", "-n", "7", "-e", "1M"]
+    assert [(r["size"], r["wrong"]) for r in records(tmp_path, args)] == [
         (65536, 0),
         (8, 0),
         (4096, 0),
@@ -241,8 +241,8 @@ def test_sizes_have_their_own_iterations(tmp_path: Path) -> None:
 
 
 def test_verified_iterations_limit_verified_pass(tmp_path: Path) -> None:
-    words = ["sendrecv", "--verified", "-b", "1M", "-e", "1M", "-n", "1000000"]
-    (found,) = records(tmp_path, [*words, "--verified-iterations", "2"])  # a million take minutes
+    args = ["sendrecv", "--verified", "-b", "1M", "-e", "1M", "-n", "1000000"]
+    (found,) = records(tmp_path, [*args, "--verified-iterations", "2"])  # a million take minutes
     assert found["wrong"] == 0
 
 
@@ -271,8 +271,8 @@ def until_caught(process: "subprocess.Popen[str]", number: int) -> None:
 
 def test_failed_pass_reports_wrong_bytes() -> None:
     """A pass that fails reports the wrong bytes that came before."""
-    words = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
-    run = Run([*words, "--inject-wrong"])
+    args = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
+    run = Run([*args, "--inject-wrong"])
     until_caught(run.processes[1], signal.SIGINT)  # the pass has begun
     time.sleep(1)
     run.processes[0].kill()
@@ -284,8 +284,8 @@ def test_failed_pass_reports_wrong_bytes() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_ranks_report_received_messages(number: int) -> None:
     """The interrupted rank and the other rank report the messages that they have received."""
-    words = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
-    run = Run(words)
+    args = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
+    run = Run(args)
     for process in run.processes:
         until_caught(process, signal.SIGINT)
     time.sleep(1)
@@ -300,8 +300,8 @@ def test_interrupted_ranks_report_received_messages(number: int) -> None:
 @pytest.mark.slow
 def test_paused_rank_delays_other_rank() -> None:
     """The other rank waits for the paused one."""
-    words = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000", "--verified"]
-    run = Run([*words, "--rate", "0.5", "--pause", "3000"])
+    args = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000", "--verified"]
+    run = Run([*args, "--rate", "0.5", "--pause", "3000"])
     began = time.monotonic()
     until_caught(run.processes[1], signal.SIGUSR1)
     run.processes[1].send_signal(signal.SIGUSR1)
@@ -312,8 +312,8 @@ def test_paused_rank_delays_other_rank() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(360)
 def test_rank_that_waits_too_long_for_the_other_reports_it() -> None:
-    words = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000000", "--verified"]
-    run = Run([*words, "--rate", "0.5", "--pause", "3600000", "--timeout", "5"])
+    args = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000000", "--verified"]
+    run = Run([*args, "--rate", "0.5", "--pause", "3600000", "--timeout", "5"])
     waiting, paused = run.processes
     try:
         until_caught(paused, signal.SIGUSR1)
@@ -332,9 +332,9 @@ def test_rank_that_waits_too_long_for_the_other_reports_it() -> None:
     "op,channels", [*((op, 1) for op in perf_module.OPERATIONS), ("all_reduce", 2), ("sendrecv", 2)]
 )
 def test_injected_wrong_byte_is_detected(op: str, channels: int) -> None:
-    words = [op, "--kernel", "-b", "8", "-e", "800K", "-f", "100000", "-n", "4", "--inject-wrong"]
-    words += ["--channels", str(channels)]
-    ended = Run(words).finish()
+    args = [op, "--kernel", "-b", "8", "-e", "800K", "-f", "100000", "-n", "4", "--inject-wrong"]
+    args += ["--channels", str(channels)]
+    ended = Run(args).finish()
     assert statuses(ended) == [1, 1]
     wrong = [int(line.split()[8]) for line in ended[0][1].splitlines() if line[0] != "#"]
     assert len(wrong) == 2 and all(wrong)
@@ -358,11 +358,11 @@ def test_killed_rank_fails_survivor(api: int, code: str, victim: int) -> None:
 
 
 def test_missing_peer_times_out() -> None:
-    words = [paths.perf_program(), "sendrecv", "--kernel", "--timeout", "1", "--nranks", "2"]
-    words += ["--rendezvous", f"127.0.0.1:{free_port()}", "--rank"]
+    args = [paths.perf_program(), "sendrecv", "--kernel", "--timeout", "1", "--nranks", "2"]
+    args += ["--rendezvous", f"127.0.0.1:{free_port()}", "--rank"]
     for rank in ("0", "1"):
         alone = subprocess.run(
-            [*map(str, words), rank], capture_output=True, text=True, timeout=20,
+            [*map(str, args), rank], capture_output=True, text=True, timeout=20,
             env={**os.environ, "NCCL_SOCKET_IFNAME": "lo"},
         )  # fmt: skip
         assert alone.returncode == 1
@@ -401,12 +401,12 @@ def test_declining_plugin_is_reported() -> None:
 )
 def test_launcher_variables_set_ranks(environment: dict[str, str]) -> None:
     environment = {**environment, "MASTER_PORT": str(free_port() - 1)}
-    words = ["sendrecv", "--kernel", "-b", "8", "-e", "8"]
-    assert statuses(Run(words, environment=environment, told=False).finish()) == [0, 0]
+    args = ["sendrecv", "--kernel", "-b", "8", "-e", "8"]
+    assert statuses(Run(args, environment=environment, told=False).finish()) == [0, 0]
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         [],
         ["gather"],
@@ -439,13 +439,13 @@ def test_launcher_variables_set_ranks(environment: dict[str, str]) -> None:
         ["sendrecv", "--rendezvous", "nowhere"],
     ],
 )  # fmt: skip
-def test_wrong_usage_exits_2(words: list[str]) -> None:
+def test_wrong_usage_exits_2(args: list[str]) -> None:
     complete = {"--rank": "0", "--nranks": "2", "--rendezvous": "127.0.0.1:1"}
     for name, value in complete.items():
-        if name not in words:
-            words = [*words, name, value]
+        if name not in args:
+            args = [*args, name, value]
     done = subprocess.run(
-        [str(paths.perf_program()), *words], capture_output=True, text=True, timeout=20
+        [str(paths.perf_program()), *args], capture_output=True, text=True, timeout=20
     )
     assert done.returncode == 2
     assert "harp perf: " in done.stderr and "--help" in done.stderr
@@ -484,14 +484,14 @@ class TestCommand:
             [str(paths.perf_program()), "--help"], capture_output=True, text=True, timeout=20
         )
         assert told.returncode == 0
-        words = set(re.findall(r"--[a-z-]+", told.stdout))
-        words.discard("--help")
+        args = set(re.findall(r"--[a-z-]+", told.stdout))
+        args.discard("--help")
         passed = [p for p in perf_module.perf.params[1:] if p.name not in perf_module.OWN_NAMES]
-        assert words == {max(p.opts, key=len) for p in passed}
+        assert args == {max(p.opts, key=len) for p in passed}
 
     def test_options_are_passed_to_program(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[list[str]] = []
-        monkeypatch.setattr(os, "execv", lambda program, words: seen.append(words))
+        monkeypatch.setattr(os, "execv", lambda program, args: seen.append(args))
         asked = [
             "sendrecv",
             "-b",
@@ -506,13 +506,13 @@ class TestCommand:
         ]
         done = CliRunner().invoke(perf_module.perf, asked)
         assert done.exit_code == 0, done.output
-        ((program, op, *words),) = seen
+        ((program, op, *args),) = seen
         assert (program, op) == (str(paths.perf_program()), "sendrecv")
         handed_over = "--min 1M --kernel --nsocks 2 --kernel-cc bbr --iterations 7"
-        assert words == handed_over.split()
+        assert args == handed_over.split()
 
     @pytest.mark.parametrize(
-        "words",
+        "args",
         [
             ["gather"],
             ["all_gather", "--datatype", "int32"],
@@ -533,20 +533,20 @@ class TestCommand:
             ["sendrecv", "--hosts", "10.0.0.1,b", "--remote-harp", ""],
         ],
     )
-    def test_wrong_usage_exits_2(self, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(os, "execv", lambda program, words: pytest.fail("it went on"))
-        assert CliRunner().invoke(perf_module.perf, words).exit_code == 2
+    def test_wrong_usage_exits_2(self, args: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "execv", lambda program, args: pytest.fail("it went on"))
+        assert CliRunner().invoke(perf_module.perf, args).exit_code == 2
 
     def test_ranks_started_by_hand_make_a_page(self, tmp_path: Path) -> None:
         """Rank 0 writes it, and the other rank writes nothing. The kernel's plugin stands for
         HARP's, which needs a configuration. The page is UTF-8 in a locale with ASCII, too."""
         pages = [tmp_path / "0.html", tmp_path / "1.html"]
-        words = ["pingpong", "--sizes", "8:5", "--plugin", str(paths.kernel_plugin_path())]
-        words += ["--nranks", "2", "--rendezvous", f"127.0.0.1:{free_port()}", "--timeout", "20"]
+        args = ["pingpong", "--sizes", "8:5", "--plugin", str(paths.kernel_plugin_path())]
+        args += ["--nranks", "2", "--rendezvous", f"127.0.0.1:{free_port()}", "--timeout", "20"]
         ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", "harp", "perf", *words, "--rank", str(rank), "--html", page],
+                [sys.executable, "-m", "harp", "perf", *args, "--rank", str(rank), "--html", page],
                 env={**os.environ, "NCCL_SOCKET_IFNAME": "lo", **ascii_locale},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -565,14 +565,14 @@ class TestCommand:
         """On the rank that writes it: the folder may be missing on the others' hosts."""
         measured = []
         monkeypatch.setattr(perf_module, "_measure", lambda *_: measured.append(1) or 1)
-        words = ["pingpong", "--nranks", "2", "--rendezvous", "127.0.0.1:5000", "--html"]
+        args = ["pingpong", "--nranks", "2", "--rendezvous", "127.0.0.1:5000", "--html"]
         page = tmp_path / "missing" / "page.html"
-        done = CliRunner().invoke(perf_module.perf, [*words, str(page), "--rank", "0"])
+        done = CliRunner().invoke(perf_module.perf, [*args, str(page), "--rank", "0"])
         assert (done.exit_code, measured) == (1, []) and "is the folder there" in done.output
-        CliRunner().invoke(perf_module.perf, [*words, str(page), "--rank", "1"])
+        CliRunner().invoke(perf_module.perf, [*args, str(page), "--rank", "1"])
         assert measured == [1]
         page = tmp_path / "page.html"
-        CliRunner().invoke(perf_module.perf, [*words, str(page), "--rank", "0"])
+        CliRunner().invoke(perf_module.perf, [*args, str(page), "--rank", "0"])
         assert measured == [1, 1] and not page.exists()
 
     def test_missing_program_exits_1(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

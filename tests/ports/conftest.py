@@ -42,8 +42,8 @@ def _know_each_other(lab: Lab) -> None:
         for other in lab.hosts:
             for address in (other.address, other.own_address):
                 if other is not host:
-                    words = ["ip", "neigh", "replace", address, "lladdr", other.mac]
-                    host.run([*words, "nud", "permanent", "dev", host.interface])
+                    args = ["ip", "neigh", "replace", address, "lladdr", other.mac]
+                    host.run([*args, "nud", "permanent", "dev", host.interface])
 
 
 @pytest.fixture(scope="session")

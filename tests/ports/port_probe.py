@@ -159,11 +159,11 @@ class Probe:
     info: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        words = [*self.wrapper, str(PROBE)]
+        command = [*self.wrapper, str(PROBE)]
         if self.host:
-            words = self.host.command(words)
+            command = self.host.command(command)
         self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
     def start(self, command: str) -> None:
@@ -231,13 +231,13 @@ class Probe:
     ) -> list[Received]:
         """Receives up to `most` frames within `timeout` seconds. hint: header, length and stride in
         bytes. second: gap, place and length of the second place of the hint."""
-        words = (queue, most, int(timeout * 1000), *hint, *second)
-        self.start("receive %d %d %d %d %d %d %d %d %d" % words)
+        values = (queue, most, int(timeout * 1000), *hint, *second)
+        self.start("receive %d %d %d %d %d %d %d %d %d" % values)
         frames = []
         for line in self.finish()[0]:
-            words = line.split()
-            numbers = [int(word) for word in words[1:6]]
-            data = bytes.fromhex(words[6]) if len(words) > 6 else b""
+            fields = line.split()
+            numbers = [int(word) for word in fields[1:6]]
+            data = bytes.fromhex(fields[6]) if len(fields) > 6 else b""
             frames.append(
                 Received(numbers[0], numbers[1], numbers[2], bool(numbers[3]), numbers[4], data)
             )

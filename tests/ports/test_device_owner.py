@@ -27,9 +27,9 @@ class Owner:
 
     def __init__(self, root: Path, driver: str) -> None:
         program = PROBE.parent / "owner_check"
-        words = [str(program), ID, driver, "/dev/uio0"]
+        args = [str(program), ID, driver, "/dev/uio0"]
         self.process = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-ec", NAMESPACE, "sh", str(root), *words],
+            ["unshare", "--mount", "sh", "-ec", NAMESPACE, "sh", str(root), *args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
         )  # fmt: skip
         self.said = self._line()

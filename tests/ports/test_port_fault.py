@@ -36,9 +36,9 @@ def pair(probe: Make, tmp_path: Path) -> Pair:
 
 
 def frame(number: int = 0, payload: bytes = b"", **changes: object) -> Frame:
-    words: dict[str, object] = {"src": A, "dst": B, "sport": 1000, "dport": 2000, "seq": number}
-    words.update(changes)
-    return Frame(payload=payload, **words)  # type: ignore[arg-type]
+    args: dict[str, object] = {"src": A, "dst": B, "sport": 1000, "dport": 2000, "seq": number}
+    args.update(changes)
+    return Frame(payload=payload, **args)  # type: ignore[arg-type]
 
 
 def exchange(ends: tuple[Probe, Probe], count: int, payload: bytes = b"") -> list[Received]:
@@ -134,8 +134,8 @@ def test_corrupt_flips_one_detectable_bit(pair: Pair, side: Side, size: int) -> 
         flipped = int.from_bytes(got.data, "big") ^ int.from_bytes(sent, "big")
         assert bin(flipped).count("1") == 1
         header = got.data[ETHERNET : ETHERNET + 20]
-        words = sum(int.from_bytes(header[i : i + 2], "big") for i in range(0, 20, 2))
-        assert words % 0xFFFF or not checksum_ok(got.data)
+        args = sum(int.from_bytes(header[i : i + 2], "big") for i in range(0, 20, 2))
+        assert args % 0xFFFF or not checksum_ok(got.data)
 
 
 def test_corrupt_changes_only_expected_share(pair: Pair, side: Side) -> None:

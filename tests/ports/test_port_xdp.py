@@ -429,9 +429,9 @@ def test_missing_privileges_are_named(
     probe: Make, hosts: Hosts, capabilities: str, part: str
 ) -> None:
     host = hosts("veth-1500")[0]
-    words = (f"--bounding-set={capabilities}", f"--inh-caps={capabilities}")
+    args = (f"--bounding-set={capabilities}", f"--inh-caps={capabilities}")
     # Without CAP_IPC_LOCK, too.
-    number, text = refusal(probe(host, "setpriv", *words), "xdp:eth0")
+    number, text = refusal(probe(host, "setpriv", *args), "xdp:eth0")
     assert number == errno.EPERM and part in text and "packet:eth0" in text
 
 
@@ -452,8 +452,8 @@ def test_four_capabilities_suffice(probe: Make, hosts: Hosts) -> None:
 
 def test_foreign_program_is_not_replaced(probe: Make, hosts: Hosts) -> None:
     host = hosts("veth-1500")[0]
-    words = [PROBE.parent / "xdp_check", host.mac, host.address, "1-2", "eth0"]
-    foreign = host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    args = [PROBE.parent / "xdp_check", host.mac, host.address, "1-2", "eth0"]
+    foreign = host.popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert foreign.stdout and foreign.stdout.readline() == "attached\n"
     number, text = refusal(probe(host), "xdp:eth0")
     assert number == errno.EBUSY and "another XDP program" in text and "packet:eth0" in text

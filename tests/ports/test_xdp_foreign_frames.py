@@ -140,8 +140,8 @@ def _counters(host: Host) -> Counter[str]:
 
 @contextmanager
 def _program(host: Host) -> Iterator[None]:
-    words = [PROBE.parent / "xdp_check", host.mac, host.address, f"{FIRST}-{LAST}", host.interface]
-    holder = host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    args = [PROBE.parent / "xdp_check", host.mac, host.address, f"{FIRST}-{LAST}", host.interface]
+    holder = host.popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout and holder.stdout.readline() == "attached\n"
     yield
     assert "xdp" in host.run(["ip", "link", "show", host.interface]).stdout
@@ -149,8 +149,8 @@ def _program(host: Host) -> Iterator[None]:
 
 
 def _send(source: Host, target: Host, file: Path) -> None:
-    words = [sys.executable, "-c", SEND, file, BURST]
-    sender = source.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    args = [sys.executable, "-c", SEND, file, BURST]
+    sender = source.popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert sender.stdin and sender.stdout
     for line in sender.stdout:
         _await_frames(target, int(line))

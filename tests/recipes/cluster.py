@@ -98,7 +98,7 @@ class Cluster:
         return f"{self.bin}:{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
 
     def enter(self, name: str) -> list[str]:
-        """The words in front of a command that runs on a host."""
+        """The arguments in front of a command that runs on a host."""
         script = ["unshare", "--uts", "sh", "-ec", _ENTER, "enter", self.folder / "hosts"]
         return self.hosts[name].command([*script, name, self.folder])
 
@@ -117,14 +117,14 @@ class Cluster:
     def start(
         self,
         name: str,
-        words: Sequence[str],
+        args: Sequence[str],
         more: Mapping[str, str] = NOTHING,
         output: int = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
         """Starts a program on a host, in a process group of its own. Its errors are in its output.
         more: added to the environment."""
         return subprocess.Popen(
-            [*self.enter(name), *words],
+            [*self.enter(name), *args],
             env={**self.environment(), **more},
             cwd=self.work,
             stdin=subprocess.DEVNULL,
@@ -137,20 +137,20 @@ class Cluster:
     def run(
         self,
         names: Sequence[str],
-        words: Sequence[str],
+        args: Sequence[str],
         more: Mapping[str, str] = NOTHING,
         timeout: float = LONGEST_S,
     ) -> str:
         """Runs a program on some hosts at once. Returns their output, one after the other. Raises
         AssertionError with it if a program fails or takes longer than `timeout` seconds."""
-        running = [self.start(name, words, more) for name in names]
+        running = [self.start(name, args, more) for name in names]
         limit = time.monotonic() + timeout
         said = ""
         try:
             for process in running:
                 said += process.communicate(timeout=max(1.0, limit - time.monotonic()))[0]
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{words} ran past {timeout} s: {said}") from None
+            raise AssertionError(f"{args} ran past {timeout} s: {said}") from None
         finally:
             for process in running:
                 with suppress(ProcessLookupError):

@@ -74,10 +74,10 @@ class Slurm:
         self.folder = folder
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
 
-    def run(self, words: Sequence[str], host: str = "gpu1") -> str:
+    def run(self, args: Sequence[str], host: str = "gpu1") -> str:
         """Runs a program on a host. An error has the ends of Slurm's logs."""
         try:
-            return self.cluster.run([host], words, self.variables)
+            return self.cluster.run([host], args, self.variables)
         except AssertionError as failure:
             raise AssertionError(f"{failure}\n{_logs(self.folder)}") from None
 
@@ -98,9 +98,9 @@ def slurm(cluster: Cluster, more: str = "") -> Iterator[Slurm]:
         "gpu2": ["slurmd", "-D", "-N", "gpu2"],
     }  # fmt: skip
     with ExitStack() as stack:
-        for name, words in daemons.items():
+        for name, args in daemons.items():
             host = name if name in cluster.hosts else "gpu1"
-            daemon = cluster.start(host, words, made.variables, output=subprocess.DEVNULL)
+            daemon = cluster.start(host, args, made.variables, output=subprocess.DEVNULL)
             stack.callback(_end, daemon)
             if name == "munged":
                 _await(folder / "munge.sock", daemon)

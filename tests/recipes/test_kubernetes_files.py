@@ -236,15 +236,15 @@ def test_daemonset_sets_up_and_undoes(cluster: Cluster) -> None:
     the pod sends it, takes everything back. A second start finds the set-up of a killed one."""
     (template,) = templates(objects("setup-daemonset.yaml")[0])
     (container,) = template["spec"]["containers"]
-    words = [*container["command"], *container["args"]]
-    words[-1] = words[-1].replace("packet:eth1", "packet:eth0")
+    args = [*container["command"], *container["args"]]
+    args[-1] = args[-1].replace("packet:eth1", "packet:eth0")
     probe = shlex.join(container["readinessProbe"]["exec"]["command"])
     home = cluster.folder / "gpu1"
     shutil.rmtree(home / "config")
     before = tree(home)
     said = ""
     for end in (signal.SIGKILL, signal.SIGTERM):
-        pod = cluster.start("gpu1", words)
+        pod = cluster.start("gpu1", args)
         try:
             cluster.run(["gpu1"], ["sh", "-c", f"until {probe}; do sleep 0.1; done"])
             assert "device = packet:eth0" in (home / "config/ztcp0.conf").read_text()

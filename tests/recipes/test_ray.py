@@ -50,8 +50,8 @@ class Node:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
-        words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *FIRST]
-        self._process = cluster.start(name, words, output=subprocess.DEVNULL)
+        args = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *FIRST]
+        self._process = cluster.start(name, args, output=subprocess.DEVNULL)
         self._first = ""
         wait_until(self._is_there, START_S, f"{name} has no first process")
 

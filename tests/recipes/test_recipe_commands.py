@@ -34,7 +34,7 @@ def of_page(*pages: str, place: str = "") -> list[object]:
 
 
 def shell(block: Block) -> list[str]:
-    """The words that run a block."""
+    """The arguments that run a block."""
     for program, package in (("torchrun", "torch"), ("deepspeed", "deepspeed")):
         if program in block.text and not importlib.util.find_spec(package):
             pytest.skip(f"no {package} here: pip install {package}")
@@ -95,8 +95,8 @@ def test_ranks_of_slurm_meet_on_the_first_node_of_their_step(cluster: Cluster) -
     """srun runs on the other node, as on a login node. A step may have some nodes of its job."""
     check = "harprun harp check --quick"
     with slurm(cluster) as nodes:
-        words = ["srun", "-N", "2", "--ntasks-per-node", "2", *check.split()]
-        said = nodes.run(words, host="gpu2")
+        args = ["srun", "-N", "2", "--ntasks-per-node", "2", *check.split()]
+        said = nodes.run(args, host="gpu2")
         assert "harp check: 4 ranks" in said and ": good" in said, said
         step = f"srun -N 1 -n 2 -w gpu2 {check}"
         said = nodes.run(["salloc", "-N", "2", "--ntasks-per-node", "2", "sh", "-c", step])

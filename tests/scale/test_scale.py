@@ -28,8 +28,8 @@ def program() -> str:
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, int]:
-    words = [program(), str(HOSTS), str(UNKNOWN), str(FLOOD_S)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=RUN_S, check=False)
+    args = [program(), str(HOSTS), str(UNKNOWN), str(FLOOD_S)]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=RUN_S, check=False)
     print(done.stdout)
     assert done.stdout, done.stderr
     return {name: int(number) for name, number in map(str.split, done.stdout.splitlines())}
@@ -60,14 +60,14 @@ def test_new_links_complete_within_1_s_during_flood(seen: dict[str, int]) -> Non
 def cost(folder: Path, function: str, ports: int) -> int:
     """Instructions of a function and all below it in a flood of an instance's size, for a SYN."""
     out = folder / f"callgrind.{ports}"
-    words = [
+    args = [
         *("valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}"),
         *("--collect-atstart=no", f"--toggle-collect={function}"),
         *(program(), "4", "0", "3", "4096", str(ports)),
     ]
-    subprocess.run(words, capture_output=True, timeout=RUN_S, check=True)
-    words = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(out)]
-    told = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    subprocess.run(args, capture_output=True, timeout=RUN_S, check=True)
+    args = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(out)]
+    told = subprocess.run(args, capture_output=True, text=True, timeout=60, check=True).stdout
     return inclusive(told)[function] // SYNS
 
 

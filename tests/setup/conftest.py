@@ -32,23 +32,23 @@ class SetUpHost:
 
     def harp(
         self,
-        *words: str,
+        *args: str,
         code: int = 0,
         input: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Runs harp on the host and checks its exit status."""
         done = self.host.run(
-            [sys.executable, "-m", "harp", *words], self.environment, check=False, input=input
+            [sys.executable, "-m", "harp", *args], self.environment, check=False, input=input
         )
         assert done.returncode == code, (
-            f"harp {words}: {done.returncode}\n{done.stdout}{done.stderr}"
+            f"harp {args}: {done.returncode}\n{done.stdout}{done.stderr}"
         )
         assert "Traceback" not in done.stderr
         return done
 
     @contextmanager
     def crashing(self) -> Iterator[Callable[..., tuple[int, str]]]:
-        """Starts crashing.py on the host. Gives its function run; the words are arguments."""
+        """Starts crashing.py on the host. Gives its function run, with args."""
         path = Path(__file__).with_name("crashing.py")
         runs = self.host.popen(
             [sys.executable, path],
@@ -57,9 +57,9 @@ class SetUpHost:
             stdout=subprocess.PIPE,
         )
 
-        def run(change: int, *words: str) -> tuple[int, str]:
+        def run(change: int, *args: str) -> tuple[int, str]:
             assert runs.stdin and runs.stdout
-            print(json.dumps([change, *words]), file=runs.stdin, flush=True)
+            print(json.dumps([change, *args]), file=runs.stdin, flush=True)
             status, said = json.loads(runs.stdout.readline())
             return status, said
 

@@ -38,8 +38,8 @@ CHANGES: list[tuple[Any, str, set[str]]] = [
 ]
 
 
-def _is_query(words: tuple[Any, ...]) -> bool:
-    return "--dry-run" in words or "--show-depends" in words
+def _is_query(args: tuple[Any, ...]) -> bool:
+    return "--dry-run" in args or "--show-depends" in args
 
 
 def die_before(change: int) -> None:
@@ -61,26 +61,26 @@ def die_before(change: int) -> None:
         setattr(owner, name, counted(getattr(owner, name), marks))
 
 
-def run(change: int, words: Sequence[str]) -> tuple[int, str]:
+def run(change: int, args: Sequence[str]) -> tuple[int, str]:
     """Runs harp in a child process, killed before a change (a negative one: not killed). Returns
     its exit status, or minus the signal, and its output."""
     with tempfile.TemporaryFile("w+") as said:
         pid = os.fork()
         if not pid:
-            _child(change, words, said.fileno())
+            _child(change, args, said.fileno())
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         said.seek(0)
         return status, said.read()
 
 
-def _child(change: int, words: Sequence[str], said: int) -> None:
+def _child(change: int, args: Sequence[str], said: int) -> None:
     os.dup2(said, 1)
     os.dup2(said, 2)
     code = 1
     try:
         if change >= 0:
             die_before(change)
-        main(list(words))
+        main(list(args))
     except SystemExit as end:
         code = int(end.code or 0)
     except Exception:

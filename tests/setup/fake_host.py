@@ -108,25 +108,23 @@ class FakeHost:
 
     # -- answers
 
-    def ip(self, *words: str) -> str:
+    def ip(self, *args: str) -> str:
         """The output of ip(8)."""
         listed: list[str] = []
-        if "addr" in words:
-            for address in self.addresses.get(words[-1], []):
+        if "addr" in args:
+            for address in self.addresses.get(args[-1], []):
                 family = "inet6" if ":" in address else "inet"
                 scope = "link" if address.startswith("fe80") else "global"
-                listed.append(
-                    f"3: {words[-1]}    {family} {address} scope {scope} {words[-1]}\\  x"
-                )
-        elif words[:2] == ("route", "get"):
-            if words[2] not in self.towards:
+                listed.append(f"3: {args[-1]}    {family} {address} scope {scope} {args[-1]}\\  x")
+        elif args[:2] == ("route", "get"):
+            if args[2] not in self.towards:
                 raise host.HostError("RTNETLINK answers: Network is unreachable")
-            listed = [self.towards[words[2]]]
-        elif words[-1] == "default":
-            listed = [line for line in self.default_routes if (":" in line) == (words[0] == "-6")]
+            listed = [self.towards[args[2]]]
+        elif args[-1] == "default":
+            listed = [line for line in self.default_routes if (":" in line) == (args[0] == "-6")]
         else:
-            lines = self.routes.get(words[-1], [])
-            listed = [line for line in lines if (":" in line) == (words[0] == "-6")]
+            lines = self.routes.get(args[-1], [])
+            listed = [line for line in lines if (":" in line) == (args[0] == "-6")]
         return "".join(line + "\n" for line in listed)
 
     def run_tool(self, *command: str) -> tuple[bool, str]:

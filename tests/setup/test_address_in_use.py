@@ -35,12 +35,12 @@ def taken(lab: Lab) -> Any:
     lab.hosts[0].run(["ip", "addr", "del", f"{OWN}/24", "dev", "eth0"])
 
 
-@pytest.mark.parametrize("words", [("plan",), ("apply",), ("--yes",)])
+@pytest.mark.parametrize("args", [("plan",), ("apply",), ("--yes",)])
 def test_address_of_other_host_is_refused(
-    words: tuple[str, ...], taken: None, lab: Lab, host: Any
+    args: tuple[str, ...], taken: None, lab: Lab, host: Any
 ) -> None:
     before = host.state()
-    error = host.harp("setup", *words, *ARGUMENTS, code=1).stderr
+    error = host.harp("setup", *args, *ARGUMENTS, code=1).stderr
     assert f"another host has {OWN} already: {lab.hosts[0].mac} answers ARP for it" in error
     assert "choose an address that no host has" in error
     assert host.state() == before
@@ -61,8 +61,8 @@ def test_address_taken_later_is_refused(lab: Lab, host: Any) -> None:
 def test_own_mac_in_arp_reply_is_no_conflict(own: bool, lab: Lab, host: Any) -> None:
     """A reply from the hardware address that HARP would use comes from a local rank."""
     mac = host.host.mac if own else "02:77:00:00:00:99"
-    words = [sys.executable, "-u", "-c", REPEAT, OWN, mac]
-    said = lab.hosts[0].popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    args = [sys.executable, "-u", "-c", REPEAT, OWN, mac]
+    said = lab.hosts[0].popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert said.stdout and said.stdout.readline() == "said\n"
     done = host.harp("setup", "plan", *ARGUMENTS, code=0 if own else 1)
     said.communicate("end\n", timeout=30)

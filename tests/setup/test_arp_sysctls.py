@@ -49,8 +49,8 @@ def nics(host: Host) -> Iterator[None]:
     host.host.run(["ip", "link", "del", first])
 
 
-def planned(host: Host, *words: str) -> list[str]:
-    rows = json.loads(host.harp("setup", "plan", "--json", *words).stdout)["steps"]
+def planned(host: Host, *args: str) -> list[str]:
+    rows = json.loads(host.harp("setup", "plan", "--json", *args).stdout)["steps"]
     return [row["target"] for row in rows if row["kind"] == "sysctl"]
 
 

@@ -440,15 +440,15 @@ def test_large_hugepages_need_reboot(grub: FakeHost) -> None:
     for i in range(2):
         grub.add_gpu(f"pci0000:60/0000:60:0{i}.0")
     step = boot_step()
-    words = "default_hugepagesz=1G hugepagesz=1G hugepages=20"
-    assert words in step.describe()
+    args = "default_hugepagesz=1G hugepagesz=1G hugepages=20"
+    assert args in step.describe()
     drop_in = grub.root / "etc/default/grub.d/harp.cfg"
     step.do()
-    assert words in drop_in.read_text() and step.in_place()
+    assert args in drop_in.read_text() and step.in_place()
     assert advice([step]) == ["reboot to get 20 hugepages of 1 GiB"]
     with pytest.raises(StopIteration):
         boot_step()  # raises: the step is in place
-    grub.write("proc/cmdline", f"quiet {words}\n")
+    grub.write("proc/cmdline", f"quiet {args}\n")
     assert bootline.told() == 20 and advice([step]) == []
     assert "from the kernel's command line" in step.undo()
     assert not drop_in.exists() and not step.in_place() and step.undo() == ""

@@ -120,7 +120,7 @@ def test_undo_keeps_existing_route(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "args, said",
     [
         (
             ("--device", "packet:eth9"),
@@ -139,14 +139,14 @@ def test_undo_keeps_existing_route(host: Host) -> None:
         (("--device", "dpdk:virtio_user0,path=/x"), "give it one with --address ADDRESS/PREFIX"),
     ],
 )
-def test_invalid_requests_are_refused(words: tuple[str, ...], said: str, host: Host) -> None:
+def test_invalid_requests_are_refused(args: tuple[str, ...], said: str, host: Host) -> None:
     before = host.state()
-    assert said in host.harp("setup", "apply", *words, code=1).stderr
+    assert said in host.harp("setup", "apply", *args, code=1).stderr
     assert host.state() == before
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "args, said",
     [
         (("packet:eth0", "--address", "127.0.0.5/8"), "address = '127.0.0.5/8' is not"),
         (("packet:eth0", "--address", "10.77.0.102"), "with its prefix"),
@@ -167,15 +167,15 @@ def test_invalid_requests_are_refused(words: tuple[str, ...], said: str, host: H
         (("packet:eth0", "--dpdk"), "--dpdk takes all free NICs"),
     ],
 )
-def test_invalid_values_exit_2(words: tuple[str, ...], said: str, host: Host) -> None:
+def test_invalid_values_exit_2(args: tuple[str, ...], said: str, host: Host) -> None:
     before = host.state()
-    error = host.harp("setup", "apply", "--device", *words, code=2).stderr
+    error = host.harp("setup", "apply", "--device", *args, code=2).stderr
     assert said in error and "plan:1" not in error
     assert host.state() == before
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         ("setup", "apply", "--device", "packet:eth0", "--address", "kernel", "--address", "kernel"),
         ("setup", "apply", "--set", "flows"),
@@ -185,8 +185,8 @@ def test_invalid_values_exit_2(words: tuple[str, ...], said: str, host: Host) ->
         ("setup", "--colour"),
     ],
 )
-def test_wrong_usage_exits_2(words: tuple[str, ...], host: Host) -> None:
-    host.harp(*words, code=2)
+def test_wrong_usage_exits_2(args: tuple[str, ...], host: Host) -> None:
+    host.harp(*args, code=2)
     assert not host.conf.exists()
 
 
@@ -227,8 +227,8 @@ def test_one_nic_may_have_several_files(host: Host) -> None:
     host.harp("setup", "apply", *asked(102, 103))
     assert lines(host, 0) == ["device = packet:eth0", "address = 10.77.0.102/24"]
     assert lines(host, 1) == ["device = packet:eth0", "address = 10.77.0.103/24"]
-    for words in ((), asked(103, 102), asked(103)):  # a repetition in any order changes nothing
-        assert "nothing to change" in host.harp("setup", "--yes", *words).stdout
+    for args in ((), asked(103, 102), asked(103)):  # a repetition in any order changes nothing
+        assert "nothing to change" in host.harp("setup", "--yes", *args).stdout
     host.harp("setup", "apply", *asked(103), "--set", "mtu=1400")
     host.harp("setup", "apply", *asked(104))
     assert [lines(host, i)[1] for i in range(3)] == [
@@ -381,10 +381,10 @@ def test_status_and_undo_without_setup(host: Host) -> None:
 Run = Callable[..., tuple[int, str]]  # of SetUpHost.crashing
 
 
-def crash_everywhere(run: Run, words: tuple[str, ...]) -> Iterator[int]:
+def crash_everywhere(run: Run, args: tuple[str, ...]) -> Iterator[int]:
     """Runs harp repeatedly until it succeeds, with a crash one change later each time."""
     for calls in range(60):
-        status, said = run(calls, *words)
+        status, said = run(calls, *args)
         assert status in (0, -signal.SIGKILL), said
         if status == 0:
             return

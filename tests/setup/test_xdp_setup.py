@@ -38,8 +38,8 @@ def wide(host: Host) -> Iterator[Host]:
     host.host.run(["ip", "link", "del", NIC])
 
 
-def planned(host: Host, *words: str) -> list[str]:
-    rows = json.loads(host.harp("setup", "plan", "--json", *words).stdout)["steps"]
+def planned(host: Host, *args: str) -> list[str]:
+    rows = json.loads(host.harp("setup", "plan", "--json", *args).stdout)["steps"]
     return [row["does"] for row in rows if row["kind"] == "nic"]
 
 
@@ -85,17 +85,17 @@ def test_packet_device_changes_no_setting_and_becomes_xdp(wide: Host) -> None:
 
 @pytest.mark.parametrize("first, second", [("xdp", "xdp"), ("xdp", "packet"), ("packet", "xdp")])
 def test_one_file_serves_an_interface_with_xdp(host: Host, first: str, second: str) -> None:
-    words = ["--device", f"{first}:eth0", "--address", "10.77.0.111/24"]
-    words += ["--device", f"{second}:eth0", "--address", "10.77.0.112/24"]
-    assert "is named twice" in host.harp("setup", "plan", *words, code=2).stderr
+    args = ["--device", f"{first}:eth0", "--address", "10.77.0.111/24"]
+    args += ["--device", f"{second}:eth0", "--address", "10.77.0.112/24"]
+    assert "is named twice" in host.harp("setup", "plan", *args, code=2).stderr
 
 
 def test_xdp_devices_in_one_subnet_get_sysctls(wide: Host) -> None:
     wide.host.run(["ip", "address", "add", "10.79.0.2/24", "dev", "wide1"])
     for key in ("arp_ignore", "arp_announce"):
         wide.host.write(f"/proc/sys/net/ipv4/conf/{NIC}/{key}", "0")
-    words = [*DEVICE, "--device", "packet:wide1"]
-    said = wide.harp("setup", "plan", *words).stdout
+    args = [*DEVICE, "--device", "packet:wide1"]
+    said = wide.harp("setup", "plan", *args).stdout
     assert f"net.ipv4.conf.{NIC}.arp_ignore=1" in said
 
 
@@ -116,30 +116,30 @@ class Driver:
     ) -> None:
         self.ring, self.most, self.refuses, self.on = ring, most, refuses, on
 
-    def __call__(self, interface: str, words: list[int]) -> list[int]:
-        command = words[0]
+    def __call__(self, interface: str, args: list[int]) -> list[int]:
+        command = args[0]
         if command == 0x10:
             return [command, self.most, 0, 0, 4096, self.ring, 0, 0, 512]
         if command == 0x37:
-            return [*words[:4], self.COUNT]
+            return [*args[:4], self.COUNT]
         if command == 0x1B:
             names = [self.NAMES.get(i, f"offload-{i}").encode() for i in range(self.COUNT)]
             text = b"".join(name.ljust(32, b"\0") for name in names)
-            return words[:3] + list(struct.unpack(f"={len(text) // 4}I", text))
+            return args[:3] + list(struct.unpack(f"={len(text) // 4}I", text))
         if command == 0x3A:
             active = [sum(1 << (i - at) for i in self.on if at <= i < at + 32) for at in (0, 32)]
             return [command, 2, ~0, 0, active[0], 0, 0 if self.fixed else ~0, 0, active[1], 0]
         if self.refuses or command not in (0x11, 0x3B):
             raise OSError(self.refuses or errno.EOPNOTSUPP, "it does not")
         if command == 0x11:
-            assert words[8] == 512, "the ring for sending stays"
-            self.ring = words[5]
+            assert args[8] == 512, "the ring for sending stays"
+            self.ring = args[5]
         else:
             for i in range(self.COUNT):
-                valid, state = words[2 + i // 32 * 2 :][:2]
+                valid, state = args[2 + i // 32 * 2 :][:2]
                 if valid >> i % 32 & 1:
                     self.on = self.on - {i} | ({i} if state >> i % 32 & 1 else set())
-        return words
+        return args
 
 
 @pytest.mark.parametrize("key, place", [("lro", 34), ("rx-gro-hw", 39)])

@@ -127,8 +127,8 @@ def main(
     try:
         if names:
             good = True
-            for name, words in SCENARIOS.items():
-                click.echo(f"{name}: {words}")
+            for name, steps in SCENARIOS.items():
+                click.echo(f"{name}: {steps}")
         elif seeds is not None:
             good = _many(first, seeds, jobs)
         elif compare:

@@ -122,9 +122,9 @@ def _result(line: str) -> Result:
 
 def run(scenario: str, capture: Optional[Path] = None) -> Result:
     """Runs a scenario, by its name or specification. Raises SimError for an unknown one."""
-    words = [str(program()), *(["--capture", str(capture)] if capture else [])]
+    args = [str(program()), *(["--capture", str(capture)] if capture else [])]
     done = subprocess.run(
-        [*words, SCENARIOS.get(scenario, scenario)], capture_output=True, text=True, timeout=600
+        [*args, SCENARIOS.get(scenario, scenario)], capture_output=True, text=True, timeout=600
     )
     if not done.stdout:
         raise SimError(done.stderr.strip() or f"harp-sim ended with {done.returncode}")

@@ -126,7 +126,7 @@ def test_violation_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "args, said",
     [
         ("drop=2", "drop=2: allowed is 0 to 1"),
         ("mtu=100", "mtu=100: allowed is 576 to 65535"),
@@ -135,9 +135,9 @@ def test_violation_is_reported() -> None:
         ("hosts=3", "pairs need an even number"),
     ],
 )
-def test_invalid_arguments_are_refused(words: str, said: str) -> None:
+def test_invalid_arguments_are_refused(scenario: str, said: str) -> None:
     with pytest.raises(SimError, match=said):
-        run(words)
+        run(scenario)
 
 
 def test_capture_is_readable_by_tshark(tmp_path: Path) -> None:

@@ -324,8 +324,8 @@ def test_compute_loops_end_with_killed_tool() -> None:
         "with Lab() as lab, compute_loops(lab.hosts[0]):\n"
         "    print(*(p.pid for p in lab.hosts[0].processes), flush=True)\n    time.sleep(60)\n"
     )
-    words = [sys.executable, "-c", program]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as tool:
+    args = [sys.executable, "-c", program]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as tool:
         assert tool.stdout
         loops = [int(word) for word in tool.stdout.readline().split()]
         assert loops and running(loops) == loops
@@ -339,8 +339,8 @@ def test_compute_loops_end_with_killed_tool() -> None:
 # -- the command
 
 
-def invoke(*words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(bench.main, words)
+def invoke(*args: str) -> tuple[int, str]:
+    done = CliRunner().invoke(bench.main, args)
     return done.exit_code, done.output
 
 
@@ -357,10 +357,10 @@ def test_list_prints_rows_and_duration() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--only", "veth-1500 sendrecv 65K"), ("--pairs", "0"), ("--baseline", "/nowhere")]
+    "args", [("--only", "veth-1500 sendrecv 65K"), ("--pairs", "0"), ("--baseline", "/nowhere")]
 )
-def test_wrong_usage_exits_2(words: tuple[str, ...]) -> None:
-    assert invoke(*words)[0] == 2
+def test_wrong_usage_exits_2(args: tuple[str, ...]) -> None:
+    assert invoke(*args)[0] == 2
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ def test_unexpected_outcome_is_detected(
 @pytest.mark.parametrize("name", ["config-removed", "kill"])
 def test_injected_wrong_byte_is_detected(trial: Run, name: str) -> None:
     """A wrong byte is detected with any end of the job."""
-    outcome = trial(replace(BY_NAME[name], words=("--step", "64K")), inject_wrong=True)
+    outcome = trial(replace(BY_NAME[name], args=("--step", "64K")), inject_wrong=True)
     assert (outcome.kind, outcome.expected) == (WRONG, False)
 
 
@@ -201,7 +201,7 @@ def test_trial_missed_every_time_fails(trial: Run, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_missed_trial_still_reports_wrong_byte(trial: Run) -> None:
-    outcome = trial(replace(lasted(5), words=("--step", "64K")), inject_wrong=True)
+    outcome = trial(replace(lasted(5), args=("--step", "64K")), inject_wrong=True)
     assert (outcome.kind, outcome.missed) == (WRONG, 0)
 
 
@@ -237,10 +237,10 @@ def test_failed_series_is_detected(series: Series) -> None:
 COMMAND = [sys.executable, "-m", "tools.measure.faults"]
 
 
-def command(*words: object) -> subprocess.CompletedProcess[str]:
+def command(*args: object) -> subprocess.CompletedProcess[str]:
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
-    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=100)
+    return subprocess.run([*COMMAND, *map(str, args)], capture_output=True, text=True, timeout=100)
 
 
 @pytest.mark.slow
@@ -277,9 +277,9 @@ def test_interrupted_run_leaves_nothing(number: int, tmp_path: Path) -> None:
         pytest.skip("a lab's hosts need root")
     before = set(namespaces())
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    words = [*COMMAND, "--only", "folder-full", "--at-once", "2"]
+    args = [*COMMAND, "--only", "folder-full", "--at-once", "2"]
     process = subprocess.Popen(
-        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        args, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     try:
@@ -297,7 +297,7 @@ def test_interrupted_run_leaves_nothing(number: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words,said",
+    "args,said",
     [
         (["--only", "flood"], "unknown fault 'flood'; the faults are kill, "),
         (["--only", "link-long", "--nics", "2"], "unknown fault 'link-long'"),
@@ -306,7 +306,7 @@ def test_interrupted_run_leaves_nothing(number: int, tmp_path: Path) -> None:
         (["--times", "0"], "--times"),
     ],
 )
-def test_wrong_usage_exits_2(words: list[str], said: str) -> None:
-    done = command(*words)
+def test_wrong_usage_exits_2(args: list[str], said: str) -> None:
+    done = command(*args)
     assert done.returncode == 2
     assert said in done.stderr

@@ -33,15 +33,15 @@ SHORT = ("--connections", "500", "--rate", "4000")
 SOME = ("tiny", "out-of-order", "data", "sacks", "fragments", "arp")
 
 
-def flood(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=200)
+def flood(*args: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*COMMAND, *args], capture_output=True, text=True, timeout=200)
 
 
-def rows(path: Path, *words: str) -> dict[str, dict[str, Any]]:
+def rows(path: Path, *args: str) -> dict[str, dict[str, Any]]:
     """The rows of a short flood, by attack. Only the rate may miss its target."""
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
-    done = flood(*SHORT, "--json", str(path), *words)
+    done = flood(*SHORT, "--json", str(path), *args)
     assert done.returncode in (0, 1) and path.exists(), done.stderr
     document = json.loads(path.read_text())
     assert document["schema"] == "harp.flood/1"
@@ -76,8 +76,8 @@ def test_other_attacks_end_without_fault(tmp_path: Path) -> None:
     if not os.environ.get("HARP_TEST_FULL"):
         others = [name for name in others if name in SOME]
     assert len(others) >= len(SOME)
-    words = [word for name in others for word in ("--attack", name)]
-    found = rows(tmp_path / "rows.json", "--transport", "packet-own", *words)
+    args = [word for name in others for word in ("--attack", name)]
+    found = rows(tmp_path / "rows.json", "--transport", "packet-own", *args)
     assert list(found) == others
 
 
@@ -86,8 +86,8 @@ def test_other_attacks_end_without_fault(tmp_path: Path) -> None:
 def test_attacks_over_xdp_end_without_fault(tmp_path: Path) -> None:
     """The program gives floods of TCP to HARP and those below TCP to the kernel."""
     names = ["tokens", "data", "fragments", "arp"]
-    words = [word for name in names for word in ("--attack", name)]
-    found = rows(tmp_path / "rows.json", "--transport", "xdp", *words)
+    args = [word for name in names for word in ("--attack", name)]
+    found = rows(tmp_path / "rows.json", "--transport", "xdp", *args)
     assert list(found) == names
     report = found["tokens"]["report"]
     assert report["answered"] > report["connections"] / 20, "no handshakes"
@@ -96,8 +96,8 @@ def test_attacks_over_xdp_end_without_fault(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_attacks_over_wire_end_without_fault(tmp_path: Path) -> None:
     names = ["tokens", "sitters", "data"]
-    words = [word for name in names for word in ("--attack", name)]
-    found = rows(tmp_path / "rows.json", "--transport", "wire", *words)
+    args = [word for name in names for word in ("--attack", name)]
+    found = rows(tmp_path / "rows.json", "--transport", "wire", *args)
     assert list(found) == names
     report = found["tokens"]["report"]
     assert report["answered"] > report["connections"] / 20, "no handshakes"
@@ -113,15 +113,15 @@ def test_injected_wrong_byte_is_detected() -> None:
 
 
 @pytest.mark.parametrize(
-    "words,says",
+    "args,says",
     [
         (("--attack", "hugs"), "--attack hugs: the attacks are tokens, half-open,"),
         (("--rate", "1"), "Invalid value for '--rate'"),
         (("--transport", "nobody"), "Invalid value for '--transport'"),
     ],
 )
-def test_wrong_usage_exits_2(words: tuple[str, ...], says: str) -> None:
-    done = flood(*words)
+def test_wrong_usage_exits_2(args: tuple[str, ...], says: str) -> None:
+    done = flood(*args)
     assert done.returncode == 2 and says in done.stderr
 
 

@@ -57,11 +57,11 @@ def test_missing_gpu_is_reported() -> None:
 
 
 def test_gpu_tool_needs_only_standard_library() -> None:
-    words = [sys.executable, "-S", "-m", "tools.measure.gpu"]
+    args = [sys.executable, "-S", "-m", "tools.measure.gpu"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*words, "--help"], capture_output=True, text=True, env=environment)
+    done = subprocess.run([*args, "--help"], capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "Run real NCCL over HARP" in done.stdout, done.stderr
-    wrong = subprocess.run([*words, "--pairs", "0"], capture_output=True, env=environment)
+    wrong = subprocess.run([*args, "--pairs", "0"], capture_output=True, env=environment)
     assert wrong.returncode == 2
 
 
@@ -184,8 +184,8 @@ def report_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "") 
     plugin = tmp_path / "plugin" / "libnccl-net.so"
     report = Report({"net": "wire"})
     with join(["wire"], tmp_path, []) as net:
-        words = [sys.executable, str(program), fault]
-        report.jobs += run_all(net, plugin, {}, words, 2, tmp_path)
+        args = [sys.executable, str(program), fault]
+        report.jobs += run_all(net, plugin, {}, args, 2, tmp_path)
     return report
 
 
@@ -259,8 +259,8 @@ import json, os, sys
 task = json.loads(sys.argv[3])
 where = ["--rank", str(task["rank"]), "--nranks", "2",
          "--rendezvous", f"{task['host']}:{task['port']}"]
-words = ["all_reduce", "-b", "1K", "-e", "1M", "-f", "1024", "-n", "3", "--plugin", sys.argv[2]]
-os.execv(sys.argv[1], [sys.argv[1], *words, *where])
+args = ["all_reduce", "-b", "1K", "-e", "1M", "-f", "1024", "-n", "3", "--plugin", sys.argv[2]]
+os.execv(sys.argv[1], [sys.argv[1], *args, *where])
 """
 
 
@@ -268,8 +268,8 @@ def perf_job(net: Net, folder: Path) -> Job:
     program = folder / "perf.py"
     program.write_text(textwrap.dedent(PERF))
     harp, *_ = kinds(paths.nccl_plugin_path(), {})
-    words = [sys.executable, str(program), str(paths.perf_program())]
-    return run_job(net, replace(harp, limit_s=60), 0, [*words, str(paths.nccl_plugin_path())],
+    args = [sys.executable, str(program), str(paths.perf_program())]
+    return run_job(net, replace(harp, limit_s=60), 0, [*args, str(paths.nccl_plugin_path())],
                    folder)  # fmt: skip
 
 

@@ -45,8 +45,8 @@ def test_function_missing_from_profile_is_an_error() -> None:
 
 @pytest.mark.parametrize("connections", [1, 40])
 def test_segment_program_moves_every_byte(connections: int) -> None:
-    words = [build_dir() / "tools" / "measure" / "harp-segments", str(connections), "100"]
-    said = subprocess.run(words, capture_output=True, text=True, timeout=100, check=True).stdout
+    args = [build_dir() / "tools" / "measure" / "harp-segments", str(connections), "100"]
+    said = subprocess.run(args, capture_output=True, text=True, timeout=100, check=True).stdout
     *counted, took = map(int, said.split())
     assert counted == [3200, 100] and took > 0
 

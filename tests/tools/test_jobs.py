@@ -38,8 +38,8 @@ from tools.measure.jobs.command import main
 pytestmark = pytest.mark.timeout(300)  # loading PyTorch in each rank takes long on a busy machine
 
 
-def invoke(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(main, args)
 
 
 def cells(table: str) -> list[str]:
@@ -198,8 +198,8 @@ def test_synthetic_needs_open_mpi_4(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_mpiruns_remote_shell_keeps_spaces(tmp_path: Path) -> None:
     site = Site(tmp_path / "two words")
     script = write_remote_shell(tmp_path / "agent", {"10.0.0.1": site})
-    words = [str(script), "10.0.0.1", 'echo "$HARP_CONF_DIR"', "$HARP_RUN_DIR"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    args = [str(script), "10.0.0.1", 'echo "$HARP_CONF_DIR"', "$HARP_RUN_DIR"]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"{site.folder} {site.run_folder}\n", done.stderr
 
 

@@ -37,9 +37,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def invoke(folder: Path, *words: str) -> tuple[int, str]:
-    words = ("--nccl", str(folder), "--pairs", "1", *words)
-    done = CliRunner().invoke(bench.main, words)
+def invoke(folder: Path, *args: str) -> tuple[int, str]:
+    args = ("--nccl", str(folder), "--pairs", "1", *args)
+    done = CliRunner().invoke(bench.main, args)
     return done.exit_code, done.output
 
 

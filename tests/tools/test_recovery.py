@@ -137,8 +137,8 @@ def relayed() -> Lab:
 def test_recovery_measures_one_point(tmp_path: Path) -> None:
     """The command with little data measures all pairs, losses and costs."""
     path = tmp_path / "recovery.json"
-    words = ["--only", "0.2ms/random/3%", "--runs", "1", "--seconds", "0.05", "--rate", "40"]
-    done = CliRunner().invoke(recovery.main, [*words, "--json", str(path)])
+    args = ["--only", "0.2ms/random/3%", "--runs", "1", "--seconds", "0.05", "--rate", "40"]
+    done = CliRunner().invoke(recovery.main, [*args, "--json", str(path)])
     assert done.exit_code == 0, done.output
     document = json.loads(path.read_text())
     (point,) = document["points"]

@@ -181,8 +181,8 @@ def test_retransmissions_and_needless_ones_are_counted(
 ) -> None:
     with Lab(hosts=2, wire="veth-1500-nooff", relay=RelaySpec()) as lab:
         sender, receiver = lab.hosts
-        words = [f"{begin}:{end}" for begin, end in ranges]
-        sender.run([sys.executable, FRAMES, "bytes", sender.interface, receiver.mac, *words])
+        args = [f"{begin}:{end}" for begin, end in ranges]
+        sender.run([sys.executable, FRAMES, "bytes", sender.interface, receiver.mac, *args])
         counts = lab.impair(RelaySpec())["a_to_b"]
     assert (counts["retransmitted"], counts["needless"]) == (retransmitted, needless)
 
@@ -211,10 +211,10 @@ def test_corrupted_frame_counts_as_not_delivered() -> None:
 def test_faults_can_be_changed_at_run_time() -> None:
     with Lab(hosts=2, relay=RelaySpec(drop=1.0)) as lab:
         sender, receiver = lab.hosts
-        words = [sys.executable, FRAMES, "send", sender.interface, receiver.mac, "20"]
-        sender.run(words)
+        args = [sys.executable, FRAMES, "send", sender.interface, receiver.mac, "20"]
+        sender.run(args)
         counts = [lab.impair(RelaySpec())["a_to_b"]]
-        sender.run(words)
+        sender.run(args)
         counts.append(lab.impair(RelaySpec(drop=1.0))["a_to_b"])
     assert [one["dropped"] for one in counts] == [20, 0]
     assert counts[1]["frames_out"] >= 20

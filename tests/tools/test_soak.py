@@ -16,10 +16,10 @@ from tools.measure.soak import GROWTH_KIB, Sample, growth
 LEVEL_KIB = 100_000
 
 
-def soak(*words: object) -> subprocess.CompletedProcess[str]:
+def soak(*args: object) -> subprocess.CompletedProcess[str]:
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
-    command = [sys.executable, "-m", "tools.measure.soak", *map(str, words)]
+    command = [sys.executable, "-m", "tools.measure.soak", *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, timeout=110)
 
 
@@ -91,6 +91,6 @@ def test_too_few_samples_are_refused() -> None:
         assert "too few samples" in growth(few)[0]
 
 
-@pytest.mark.parametrize("words", [["--messages", "5"], ["--minutes", "0"], ["--forever"]])
-def test_wrong_usage_exits_2(words: list[str]) -> None:
-    assert soak(*words).returncode == 2
+@pytest.mark.parametrize("args", [["--messages", "5"], ["--minutes", "0"], ["--forever"]])
+def test_wrong_usage_exits_2(args: list[str]) -> None:
+    assert soak(*args).returncode == 2

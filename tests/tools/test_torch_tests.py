@@ -66,8 +66,8 @@ def test_the_report_counts_ends_and_joins_tests_of_a_reason() -> None:
 def test_tests_of_torch_run_on_hosts(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     names = ("test_reduce_sum", "test_all_to_all", "test_monitored_barrier_gloo")
-    words = [word for name in names for word in ("--only", name)]
-    done = CliRunner().invoke(main, ["torch-tests", "--like", "mpi", "--json", str(file), *words])
+    args = [word for name in names for word in ("--only", name)]
+    done = CliRunner().invoke(main, ["torch-tests", "--like", "mpi", "--json", str(file), *args])
     assert done.exit_code == 0, done.output
     records = {one["name"]: one for one in json.loads(file.read_text())["records"]}
     ends = {name: (records[name]["like"], records[name]["end"]) for name in names}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guest's only service: runs commands that the host sends over a serial port.
 
-It first sends the line "ready". A line from the host is JSON: {"id", "words", "env", "input",
+It first sends the line "ready". A line from the host is JSON: {"id", "args", "env", "input",
 "timeout"}, the timeout in seconds. The answer at the end of the command is {"id", "code", "out",
 "err"}; code is 124 after the timeout. Commands run in parallel.
 """
@@ -26,7 +26,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     environment = {"PATH": PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", **request["env"]}
     try:
         done = subprocess.run(
-            request["words"],
+            request["args"],
             env=environment,
             cwd="/",
             input=request["input"],

@@ -74,28 +74,28 @@ def complain(what: str, said: str, before: dict[str, Any]) -> None:
     sys.exit(1)
 
 
-def expect(change: int, words: Sequence[str], allowed: Sequence[int], what: str) -> tuple[int, str]:
+def expect(change: int, args: Sequence[str], allowed: Sequence[int], what: str) -> tuple[int, str]:
     """Runs harp, and exits with 1 if its status is not one of these. Returns status and output."""
-    code, said = run(change, words)
+    code, said = run(change, args)
     if code not in allowed:
         print(f"{what} ended with {code}\n{said}")
         sys.exit(1)
     return code, said
 
 
-def everywhere(words: Sequence[str], after: Callable[[int], None]) -> tuple[int, str]:
+def everywhere(args: Sequence[str], after: Callable[[int], None]) -> tuple[int, str]:
     """Kills harp before its first change, then before its second, until it succeeds. Returns the
     number of kills, and the output of the last run."""
     for change in range(MOST):
-        what = f"{words}, to be killed before change {change}"
-        code, said = expect(change, words, (0, -signal.SIGKILL), what)
+        what = f"{args}, to be killed before change {change}"
+        code, said = expect(change, args, (0, -signal.SIGKILL), what)
         if code == 0:
             return change, said
         after(change)
-    raise SystemExit(f"{words} made over {MOST} changes")
+    raise SystemExit(f"{args} made over {MOST} changes")
 
 
-def killed(words: list[str]) -> None:
+def killed(args: list[str]) -> None:
     before = state()
 
     def undo(change: int) -> None:
@@ -103,7 +103,7 @@ def killed(words: list[str]) -> None:
         _, said = expect(-1, ["setup", "undo"], (0,), what)
         complain(what, said, before)
 
-    changes, _ = everywhere(words, undo)
+    changes, _ = everywhere(args, undo)
     undone, said = everywhere(["setup", "undo"], lambda change: None)
     complain("undo that was killed again and again", said, before)
     print(json.dumps({"killed": changes, "undo_killed": undone}))

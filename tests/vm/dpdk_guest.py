@@ -34,9 +34,9 @@ exit $code
 
 
 @contextmanager
-def configured(guest: Guest, *words: str) -> Iterator[None]:
+def configured(guest: Guest, *args: str) -> Iterator[None]:
     """Sets the guest up for the block, and undoes that after it."""
-    done = guest.run("harp-setup", "--yes", *words)
+    done = guest.run("harp-setup", "--yes", *args)
     assert done.code == 0, str(done)
     try:
         yield
@@ -59,12 +59,12 @@ class Reduced:
         return bool(self.records) and all(one["wrong"] == 0 for one in self.records)
 
 
-def _host_rank(guest: Guest, folder: Path, words: list[str]) -> "subprocess.Popen[str]":
+def _host_rank(guest: Guest, folder: Path, args: list[str]) -> "subprocess.Popen[str]":
     (folder / "run").mkdir()
     conf = f"device = packet:{DATA.tap}\naddress = kernel\ntimeout_ms = 60000\n"
     (folder / "ztcp0.conf").write_text(conf)
     environment = {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder / "run")}
-    command = [sys.executable, "-m", "harp", "perf", *words, "--rank", "0", "--json", "-"]
+    command = [sys.executable, "-m", "harp", "perf", *args, "--rank", "0", "--json", "-"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return guest.host.popen(command, environment, **pipes)
 
@@ -78,11 +78,11 @@ def _counters(guest: Guest, folder: Path) -> dict[str, int]:
 def reduce_together(guest: Guest, folder: Path, sizes: tuple[str, ...], *more: str) -> Reduced:
     """Runs an all_reduce of these sizes; `more` are arguments only for the guest's rank."""
     rendezvous = f"{MANAGEMENT.peer}:{PORT}"
-    words = ["all_reduce", *sizes, *TIMEOUT, "--nranks", "2", "--rendezvous", rendezvous]
-    here = _host_rank(guest, folder, words)
+    args = ["all_reduce", *sizes, *TIMEOUT, "--nranks", "2", "--rendezvous", rendezvous]
+    here = _host_rank(guest, folder, args)
     environment = {"NCCL_DEBUG": "INFO", "HARP_TIMEOUT_MS": "60000", "HARP_RUN_DIR": RUN_DIR}
     # The C program of `harp perf`: Python takes seconds to start in a guest.
-    command = [build_dir() / "harp/bench/harp-perf", *words, *more, "--rank", "1"]
+    command = [build_dir() / "harp/bench/harp-perf", *args, *more, "--rank", "1"]
     command += ["--plugin", build_dir() / "plugin/libnccl-net.so"]
     there = guest.run("sh", "-c", KEEPING, "sh", *command, env=environment)
     out, err = here.communicate(timeout=60)

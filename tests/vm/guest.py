@@ -49,13 +49,13 @@ class GuestError(RuntimeError):
 class Done:
     """A command that has ended in the guest."""
 
-    words: tuple[str, ...]
+    args: tuple[str, ...]
     code: int
     out: str
     err: str
 
     def __str__(self) -> str:
-        return f"{' '.join(self.words)}: {self.code}\n{self.out}{self.err}"
+        return f"{' '.join(self.args)}: {self.code}\n{self.out}{self.err}"
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Guest:
     _socket: Optional[socket.socket] = None
     _received: bytes = b""
     _answers: dict[int, Done] = field(default_factory=dict)
-    _words: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    _commands: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def console(self) -> Path:
@@ -180,40 +180,40 @@ class Guest:
         path = self.folder / f"{tag}.socket"
         # This machine's files do not change, so the guest may cache them.
         options = f"source={source},sandbox=chroot,cache=always"
-        words = [VIRTIOFSD, f"--socket-path={path}", "-o", options]
-        self._start(self.host.popen(words, **self._log(f"files-{tag}")))
+        args = [VIRTIOFSD, f"--socket-path={path}", "-o", options]
+        self._start(self.host.popen(args, **self._log(f"files-{tag}")))
         end = time.monotonic() + 20
         while not path.exists():
             if self._processes[-1].poll() is not None or time.monotonic() > end:
                 said = (self.folder / f"files-{tag}.log").read_text(errors="replace")
-                raise GuestError(f"{' '.join(words)} did not start:\n{said}")
+                raise GuestError(f"{' '.join(args)} did not start:\n{said}")
             time.sleep(0.02)
 
     def _qemu(self) -> list[str]:
         machine = "q35,memory-backend=memory" + (",kernel-irqchip=off" if self.iommu else "")
-        words = ["qemu-system-x86_64", "-accel", "tcg", "-machine", machine, "-cpu", "max"]
+        args = ["qemu-system-x86_64", "-accel", "tcg", "-machine", machine, "-cpu", "max"]
         # One CPU each: many machines have only two, for two parallel guests.
-        words += ["-smp", "1", "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config"]
-        words += ["-display", "none", "-no-reboot", "-serial", f"file:{self.console}"]
+        args += ["-smp", "1", "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config"]
+        args += ["-display", "none", "-no-reboot", "-serial", f"file:{self.console}"]
         # Shared memory, because other processes serve the files.
         memory = f"memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on"
-        words += ["-object", memory, "-kernel", str(self.kernel / "vmlinuz")]
-        words += ["-initrd", str(make_initramfs(self.kernel, self.folder))]
-        words += ["-append", self._command_line()]
+        args += ["-object", memory, "-kernel", str(self.kernel / "vmlinuz")]
+        args += ["-initrd", str(make_initramfs(self.kernel, self.folder))]
+        args += ["-append", self._command_line()]
         if self.iommu:
-            words += ["-device", "intel-iommu,intremap=on,device-iotlb=on,aw-bits=48"]
+            args += ["-device", "intel-iommu,intremap=on,device-iotlb=on,aw-bits=48"]
         for tag in ("host", "kernel"):
-            words += ["-chardev", f"socket,id={tag},path={self.folder}/{tag}.socket"]
-            words += ["-device", f"vhost-user-fs-pci,chardev={tag},tag={tag}"]
+            args += ["-chardev", f"socket,id={tag},path={self.folder}/{tag}.socket"]
+            args += ["-device", f"vhost-user-fs-pci,chardev={tag},tag={tag}"]
         agent = f"socket,id=agent,path={self.folder}/agent.socket,server=on,wait=off"
-        words += ["-chardev", agent, "-device", "virtio-serial-pci"]
-        words += ["-device", "virtserialport,chardev=agent,nr=1"]
-        return words + self._qemu_nics()
+        args += ["-chardev", agent, "-device", "virtio-serial-pci"]
+        args += ["-device", "virtserialport,chardev=agent,nr=1"]
+        return args + self._qemu_nics()
 
     def _qemu_nics(self) -> list[str]:
-        words = []
+        args = []
         if len(self.nics) > 2:
-            words += ["-device", "pcie-pci-bridge,id=old,bus=pcie.0,addr=6"]
+            args += ["-device", "pcie-pci-bridge,id=old,bus=pcie.0,addr=6"]
         for i, nic in enumerate(self.nics):
             _, bus, slot = nic.pci_id.split(":")
             place = f"bus={'pcie.0' if bus == '00' else 'old'},addr={slot}"
@@ -221,16 +221,16 @@ class Guest:
             options += f",host_mtu={MTU}"  # the device reports its MTU
             if self.iommu:
                 options += ",disable-legacy=on,iommu_platform=on,ats=on"
-            words += ["-netdev", f"tap,id=n{i},ifname={nic.tap},script=no,downscript=no,vhost=off"]
-            words += ["-device", options]
-        return words
+            args += ["-netdev", f"tap,id=n{i},ifname={nic.tap},script=no,downscript=no,vhost=off"]
+            args += ["-device", options]
+        return args
 
     def _command_line(self) -> str:
         # Without the timer check, which may fail on a busy machine.
-        words = ["console=ttyS0", "panic=-1", "mitigations=off", "no_timer_check"]
+        args = ["console=ttyS0", "panic=-1", "mitigations=off", "no_timer_check"]
         if self.iommu:
-            words += ["intel_iommu=on", "iommu=pt"]
-        return " ".join([*words, f"vm.python={sys.executable}", f"vm.agent={HERE / 'agent.py'}"])
+            args += ["intel_iommu=on", "iommu=pt"]
+        return " ".join([*args, f"vm.python={sys.executable}", f"vm.agent={HERE / 'agent.py'}"])
 
     def _read_agent(self) -> None:
         path = self.folder / "agent.socket"
@@ -268,8 +268,8 @@ class Guest:
 
     def cpu_s(self) -> float:
         """The CPU time of QEMU so far, in seconds."""
-        words = Path(f"/proc/{self._processes[-1].pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        args = Path(f"/proc/{self._processes[-1].pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(args[11]) + int(args[12])) / os.sysconf("SC_CLK_TCK")
 
     # -- commands
 
@@ -310,16 +310,16 @@ class Guest:
 
     def start(
         self,
-        *words: object,
+        *args: object,
         env: Optional[dict[str, str]] = None,
         input: Optional[str] = None,
         timeout: float = COMMAND_S,
     ) -> int:
         """Starts a command that may take `timeout` seconds. Returns its number for `wait`."""
         assert self._socket
-        number = len(self._words)
-        self._words[number] = tuple(map(str, words))
-        request = {"id": number, "words": self._words[number], "env": env or {}, "input": input}
+        number = len(self._commands)
+        self._commands[number] = tuple(map(str, args))
+        request = {"id": number, "args": self._commands[number], "env": env or {}, "input": input}
         request["timeout"] = timeout
         self._socket.settimeout(timeout)
         self._socket.sendall(json.dumps(request).encode() + b"\n")
@@ -331,17 +331,17 @@ class Guest:
         end = time.monotonic() + timeout
         while number not in self._answers:
             answer = json.loads(self._line(end))
-            words = self._words[answer["id"]]
-            self._answers[answer["id"]] = Done(words, answer["code"], answer["out"], answer["err"])
+            args = self._commands[answer["id"]]
+            self._answers[answer["id"]] = Done(args, answer["code"], answer["out"], answer["err"])
         return self._answers[number]
 
-    def run(self, *words: object, timeout: float = COMMAND_S, **options: Any) -> Done:
+    def run(self, *args: object, timeout: float = COMMAND_S, **options: Any) -> Done:
         """Runs a command to its end."""
-        return self.wait(self.start(*words, timeout=timeout, **options), timeout + 30)
+        return self.wait(self.start(*args, timeout=timeout, **options), timeout + 30)
 
-    def check(self, *words: object, **options: Any) -> str:
+    def check(self, *args: object, **options: Any) -> str:
         """Runs a command that must succeed. Returns its output."""
-        done = self.run(*words, **options)
+        done = self.run(*args, **options)
         assert done.code == 0, str(done)
         return done.out
 

@@ -70,8 +70,8 @@ def test_default_route_nic_is_never_given_away(guest: Guest) -> None:
 
 
 def test_setup_killed_anywhere_is_undone(guest: Guest) -> None:
-    words = ["setup", "apply", "--device", f"dpdk:{DATA.pci_id}"]
-    done = guest.run(sys.executable, KILLED, *words, env=PYTHON, timeout=2 * COMMAND_S)
+    args = ["setup", "apply", "--device", f"dpdk:{DATA.pci_id}"]
+    done = guest.run(sys.executable, KILLED, *args, env=PYTHON, timeout=2 * COMMAND_S)
     assert done.code == 0, str(done)
     counts = json.loads(done.out)
     # Changes: folders, modules, pages, writes to sysfs, and the journal.

@@ -58,8 +58,8 @@ def kernels_talk(guest: Guest) -> Iterator[None]:
 
 def program(guest: Guest) -> str:
     """How a program is attached to the NIC: "xdp", "xdpgeneric"; "" for none."""
-    words = guest.check("ip", "link", "show", DATA.name).split()
-    return next((word for word in words if word.startswith("xdp")), "")
+    args = guest.check("ip", "link", "show", DATA.name).split()
+    return next((word for word in args if word.startswith("xdp")), "")
 
 
 def test_all_reduce_over_xdp_device(guest: Guest, tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ def test_all_reduce_over_xdp_device(guest: Guest, tmp_path: Path) -> None:
 
 def test_killed_rank_leaves_nic_to_kernel(guest: Guest) -> None:
     with configured(guest, *DEVICE):
-        words = [build_dir() / "harp/bench/harp-perf", "all_reduce", "--rank", "1", "--nranks", "2"]
-        words += ["--rendezvous", f"{DATA.peer}:9", "--plugin"]
-        words += [build_dir() / "plugin/libnccl-net.so"]
-        done = guest.run("sh", "-c", KILLED, "sh", *words)
+        args = [build_dir() / "harp/bench/harp-perf", "all_reduce", "--rank", "1", "--nranks", "2"]
+        args += ["--rendezvous", f"{DATA.peer}:9", "--plugin"]
+        args += [build_dir() / "plugin/libnccl-net.so"]
+        done = guest.run("sh", "-c", KILLED, "sh", *args)
         assert " xdp " in done.out and "xdpgeneric" not in done.out, str(done)
         assert program(guest) == ""
         with kernels_talk(guest):

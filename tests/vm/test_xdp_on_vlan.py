@@ -48,8 +48,8 @@ exit $status
 
 
 def run(guest: Guest, scheme: str) -> Done:
-    words = (build_dir() / "harp/bench/harp-perf", build_dir() / "plugin/libnccl-net.so")
-    return guest.run("sh", "-c", JOB, "sh", scheme, *map(str, words))
+    args = (build_dir() / "harp/bench/harp-perf", build_dir() / "plugin/libnccl-net.so")
+    return guest.run("sh", "-c", JOB, "sh", scheme, *map(str, args))
 
 
 def test_packet_ranks_meet_on_vlan(guest: Guest) -> None:

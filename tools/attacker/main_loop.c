@@ -6,7 +6,7 @@
 #include "tools/attacker/attacker.h"
 #include "tools/attacker/forwarder.h"
 
-enum { LINE = 1024, WORDS = 32, NAP_MS = 100 };
+enum { LINE = 1024, ARGS_MOST = 32, NAP_MS = 100 };
 
 static const uint8_t own_mac[6] = {2, 0x77, 0, 0, 0, 0x66};
 
@@ -32,10 +32,10 @@ static bool seen(void *user, enum forwarder_end from, const struct harp_rx_frame
 /* Runs the attack that line names. Returns false if there is no such attack, or if it failed. */
 static bool attack(struct forwarder *forwarder, char *line)
 {
-  char *args[WORDS + 1] = {0}, *left = NULL;
+  char *args[ARGS_MOST + 1] = {0}, *left = NULL;
   char *name = strtok_r(line, " \n", &left);
   const struct attack *which = name ? attack_named(name) : NULL;
-  for (int i = 0; i < WORDS && (args[i] = strtok_r(NULL, " \n", &left)); i++)
+  for (int i = 0; i < ARGS_MOST && (args[i] = strtok_r(NULL, " \n", &left)); i++)
     ;
   memset(&state.flood, 0, sizeof state.flood);
   state.flood.forwarder = forwarder;

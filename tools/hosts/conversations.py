@@ -35,8 +35,8 @@ class Load:
     held: bool = False
 
     def args(self) -> list[str]:
-        words = [f"--send={self.bytes}", f"--seed={self.seed}", f"--rate={self.rate}"]
-        return words + (["--held"] if self.held else [])
+        options = [f"--send={self.bytes}", f"--seed={self.seed}", f"--rate={self.rate}"]
+        return options + (["--held"] if self.held else [])
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class Peer:
         load: Load,
         prefix: Sequence[str] = (),
     ) -> None:
-        words = [*prefix, sys.executable, PEER, role, address, port, *load.args()]
+        command = [*prefix, sys.executable, PEER, role, address, port, *load.args()]
         self.process = host.popen(
-            [str(word) for word in words],
+            [str(word) for word in command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.source = self.process
@@ -126,7 +126,7 @@ class Netcat:
     def __init__(
         self,
         host: Host,
-        words: list[str],
+        arguments: list[str],
         load: Load,
         folder: Path,
         own: bool = False,
@@ -134,7 +134,7 @@ class Netcat:
         prefix: Sequence[str] = (),
         stall: float = 0.0,
     ) -> None:
-        self.json = folder / f"nc-{host.index}-{words[-1]}.json"
+        self.json = folder / f"nc-{host.index}-{arguments[-1]}.json"
         self.json.unlink(missing_ok=True)
         name = f"packet:{host.interface}"
         device = ["--device", f"fault:{fault}|{name}" if fault else name]
@@ -148,7 +148,7 @@ class Netcat:
         _wait_until_ready(self.sink)
         self.process = host.popen(
             [*prefix, paths.nc_program(), *device, *address, "--json", self.json, "-v", "-w", "20",
-             *words],
+             *arguments],
             env={"HARP_RUN_DIR": str(folder)},
             stdin=source_end[0], stdout=sink_end[1], stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -158,7 +158,7 @@ class Netcat:
         )  # fmt: skip
         for end in (*source_end, *sink_end):
             os.close(end)  # else the children would never see the end of file
-        if "-l" in words:
+        if "-l" in arguments:
             self._wait_until_said("listening on")
 
     def _wait_until_said(self, what: str) -> None:
@@ -254,8 +254,8 @@ def with_harp(
     address = harp.own_address if own else harp.address
     if connects:
         second = Peer(kernel, "listen", kernel.address, port, to_harp, prefix)
-        words = [kernel.address, str(port)]
-        first = Netcat(harp, words, to_kernel, folder, own, fault, prefix)
+        arguments = [kernel.address, str(port)]
+        first = Netcat(harp, arguments, to_kernel, folder, own, fault, prefix)
     else:
         first = Netcat(harp, ["-l", str(port)], to_kernel, folder, own, fault, prefix)
         second = Peer(kernel, "connect", address, port, to_harp, prefix)

@@ -133,7 +133,7 @@ class Job:
 
 @contextmanager
 def job(
-    sites: Sequence[Site], host: str, words: Sequence[object], flowing: int = 8
+    sites: Sequence[Site], host: str, args: Sequence[object], flowing: int = 8
 ) -> Iterator[Job]:
     """Runs harp-perf with one rank at each site. Enters the block once each rank has received
     `flowing` messages."""
@@ -143,7 +143,7 @@ def job(
             sites,
             [
                 stack.enter_context(
-                    Perf(site, list(map(str, words)), number, rendezvous, len(sites))
+                    Perf(site, list(map(str, args)), number, rendezvous, len(sites))
                 )
                 for number, site in enumerate(sites)
             ],

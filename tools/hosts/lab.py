@@ -56,22 +56,22 @@ class Wire:
     @classmethod
     def parse(cls, name: str) -> Wire:
         """Parses veth-MTU[-nooff][-bridge]. Raises LabError for another name."""
-        words = name.split("-")
-        rest = words[2:]
+        parts = name.split("-")
+        rest = parts[2:]
         allowed = [[], ["nooff"], ["bridge"], ["nooff", "bridge"]]
-        if words[0] != "veth" or len(words) < 2 or not words[1].isdigit() or rest not in allowed:
+        if parts[0] != "veth" or len(parts) < 2 or not parts[1].isdigit() or rest not in allowed:
             raise LabError(
                 f"wire {name!r}: expected veth-MTU[-nooff][-bridge], such as veth-1500-nooff"
             )
-        mtu = int(words[1])
+        mtu = int(parts[1])
         if not 576 <= mtu <= 65535:
             raise LabError(f"wire {name!r}: the MTU must be 576 to 65535 bytes")
         return cls(name, mtu, "nooff" not in rest, "bridge" in rest)
 
 
-def _ip(*words: object) -> str:
+def _ip(*args: object) -> str:
     """Runs ip(8) and returns its standard output. Raises LabError with its standard error."""
-    command = ["ip", *map(str, words)]
+    command = ["ip", *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     if done.returncode:
         hint = "" if os.geteuid() == 0 else " (a lab needs root)"
@@ -110,13 +110,13 @@ class Host:
     def mac(self) -> str:
         return f"02:77:00:00:00:{self.index + 1:02x}"
 
-    def command(self, words: Sequence[object]) -> List[str]:
-        """The command line that runs `words` in this host. The program keeps the pid (exec)."""
-        return ["ip", "netns", "exec", self.namespace, *map(str, words)]
+    def command(self, args: Sequence[object]) -> List[str]:
+        """The command line that runs `args` in this host. The program keeps the pid (exec)."""
+        return ["ip", "netns", "exec", self.namespace, *map(str, args)]
 
     def popen(
         self,
-        words: Sequence[object],
+        args: Sequence[object],
         env: Optional[Mapping[str, str]] = None,
         **options: Any,
     ) -> "subprocess.Popen[Any]":
@@ -128,7 +128,7 @@ class Host:
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("text", True)
         process = subprocess.Popen(
-            self.command(words),
+            self.command(args),
             env={**os.environ, **(env or {})},
             start_new_session=True,
             **options,
@@ -139,7 +139,7 @@ class Host:
 
     def run(
         self,
-        words: Sequence[object],
+        args: Sequence[object],
         env: Optional[Mapping[str, str]] = None,
         timeout: float = 60,
         check: bool = True,
@@ -151,7 +151,7 @@ class Host:
         its exit status is not 0.
         """
         process = self.popen(
-            words,
+            args,
             env,
             stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -162,17 +162,17 @@ class Host:
         except subprocess.TimeoutExpired:
             _end(process, signal.SIGKILL)
             out, err = process.communicate()
-            raise LabError(f"{self._says(words)} ran past {timeout} s\n{out}{err}") from None
+            raise LabError(f"{self._says(args)} ran past {timeout} s\n{out}{err}") from None
         except BaseException:
             _end(process, signal.SIGKILL)
             process.communicate()
             raise
         if check and process.returncode:
-            raise LabError(f"{self._says(words)} ended with {process.returncode}\n{out}{err}")
+            raise LabError(f"{self._says(args)} ended with {process.returncode}\n{out}{err}")
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def _says(self, words: Sequence[object]) -> str:
-        return f"host {self.index} ({self.namespace}): {' '.join(map(str, words))}"
+    def _says(self, args: Sequence[object]) -> str:
+        return f"host {self.index} ({self.namespace}): {' '.join(map(str, args))}"
 
     def read(self, path: str) -> str:
         """Reads a file in this host's namespace (/proc/net, /sys/class/net)."""
@@ -448,8 +448,8 @@ def _quiet_ipv6(namespace: str) -> None:
 
 
 def _switch_offloads(namespace: str, interface: str, which: Sequence[str], on: bool) -> None:
-    words = [word for name in which for word in (name, "on" if on else "off")]
-    command = ["ip", "netns", "exec", namespace, "ethtool", "-K", interface, *words]
+    settings = [word for name in which for word in (name, "on" if on else "off")]
+    command = ["ip", "netns", "exec", namespace, "ethtool", "-K", interface, *settings]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     if done.returncode:
         raise LabError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -102,8 +102,8 @@ def up(
                 "LAB_HOSTS": " ".join(host.namespace for host in lab.hosts),
                 "LAB_ADDRESSES": " ".join(host.address for host in lab.hosts),
             }
-            words = command or (os.environ.get("SHELL", "/bin/sh"),)
-            status = _run_in_foreground(lab.hosts[0].command(words), env)
+            args = command or (os.environ.get("SHELL", "/bin/sh"),)
+            status = _run_in_foreground(lab.hosts[0].command(args), env)
         if spec:
             click.echo(f"relay: {lab.relay_counts}")
     except (labs.LabError, RelayError) as error:
@@ -111,11 +111,11 @@ def up(
     sys.exit(status)
 
 
-def _run_in_foreground(words: "list[str]", env: "dict[str, str]") -> int:
+def _run_in_foreground(args: "list[str]", env: "dict[str, str]") -> int:
     """Runs a program in the foreground. Ctrl-C goes to the program; this process ignores it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with subprocess.Popen(words, env=env, restore_signals=True) as process:
+        with subprocess.Popen(args, env=env, restore_signals=True) as process:
             try:
                 return process.wait()
             except BaseException:

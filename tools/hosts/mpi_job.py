@@ -42,10 +42,10 @@ def mpirun(
     passed = [f"{name}={value}" for name, value in {**variables, **master, **everywhere}.items()]
     own = sites[used[0].address]
     # Hosts share this machine's cores, so that mpirun must not bind each host's rank to the first.
-    words = [MPIRUN, "--allow-run-as-root", "--bind-to", "none", "-np", ranks,
+    args = [MPIRUN, "--allow-run-as-root", "--bind-to", "none", "-np", ranks,
              "-H", ",".join(f"{host.address}:1" for host in used),
              "-mca", "plm_rsh_agent", write_remote_shell(folder / "agent", sites),
              "-mca", "oob_tcp_if_include", INTERFACE, *(one for pair in passed
              for one in ("-x", pair)), sys.executable, *program]  # fmt: skip
     environment = {"HARP_CONF_DIR": str(own.folder), "HARP_RUN_DIR": str(own.run_folder)}
-    return used[0].run(words, environment, timeout).stdout
+    return used[0].run(args, environment, timeout).stdout

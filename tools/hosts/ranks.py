@@ -27,7 +27,7 @@ from tools.hosts.lab import Host
 START_S = 60.0  # seconds for a program's start on a busy machine
 END_S = 30.0  # seconds for a program's end on a busy machine
 
-Words = Sequence[str]
+Args = Sequence[str]
 
 
 class TooLate(AssertionError):
@@ -43,7 +43,7 @@ class Site:
     """
 
     folder: Path
-    prefix: Words = ()
+    prefix: Args = ()
     environment: dict[str, str] = field(default_factory=dict)
     address: str = ""  # the address that peers see, without prefix
 
@@ -58,8 +58,8 @@ class Site:
         (self.folder / name).write_text(text)
         return self
 
-    def command(self, words: Words) -> list[str]:
-        return [*self.prefix, *words]
+    def command(self, args: Args) -> list[str]:
+        return [*self.prefix, *args]
 
     def all_environment(self) -> dict[str, str]:
         # Settings of this process must not reach the rank.
@@ -146,11 +146,11 @@ def ethdev_site(folder: Path, socket: Path, number: int, faults: str = "", **key
 class Program:
     """A program at a site. `said` has the lines of its standard error with their times."""
 
-    def __init__(self, site: Site, words: Words) -> None:
+    def __init__(self, site: Site, args: Args) -> None:
         self.site = site
         self.said: list[tuple[float, str]] = []
         self.process = subprocess.Popen(
-            site.command(words),
+            site.command(args),
             env=site.all_environment(),
             cwd=site.folder,  # for core files
             stdin=subprocess.PIPE,
@@ -235,14 +235,14 @@ class Perf(Program):
     def __init__(
         self,
         site: Site,
-        words: Words,
+        args: Args,
         rank: int,
         rendezvous: str,
         nranks: int = 2,
         program: Optional[Path] = None,
     ) -> None:
         where = ["--rank", str(rank), "--nranks", str(nranks), "--rendezvous", rendezvous]
-        super().__init__(site, [str(program or paths.perf_program()), *words, *where])
+        super().__init__(site, [str(program or paths.perf_program()), *args, *where])
         # A thread reads its standard output: a full pipe would block it.
         self.table: list[str] = []
         self._readers.append(threading.Thread(target=self._collect, daemon=True))

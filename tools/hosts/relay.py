@@ -66,7 +66,7 @@ class RelaySpec:
 
     def text(self) -> str:
         """The spec in the format of the relay program."""
-        words = {
+        args = {
             "drop": self.drop,
             "drop_burst": self.drop_burst,
             "duplicate": self.duplicate,
@@ -77,7 +77,7 @@ class RelaySpec:
             "queue": self.queue,
             "seed": self.seed,
         }
-        return ",".join(f"{key}={value}" for key, value in words.items())
+        return ",".join(f"{key}={value}" for key, value in args.items())
 
 
 def relay_program() -> Path:
@@ -95,9 +95,9 @@ class Relay:
         """Starts it and waits up to 10 s until it forwards. Raises RelayError with its output."""
         self._folder = tempfile.TemporaryDirectory(prefix="harp-relay-")
         self._report = Path(self._folder.name) / "report.json"
-        words = ["ip", "netns", "exec", namespace, relay_program(), a, b, spec.text(), self._report]
+        args = ["ip", "netns", "exec", namespace, relay_program(), a, b, spec.text(), self._report]
         self._process = subprocess.Popen(
-            [str(word) for word in words],
+            [str(word) for word in args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

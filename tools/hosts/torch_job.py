@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 class TorchRank(Program):
     """One rank. `printed` has the lines of its standard output."""
 
-    def __init__(self, site: Site, program: Path, words: Sequence[object]) -> None:
-        super().__init__(site, [sys.executable, str(program), *map(str, words)])
+    def __init__(self, site: Site, program: Path, args: Sequence[object]) -> None:
+        super().__init__(site, [sys.executable, str(program), *map(str, args)])
         self.printed: list[str] = []
         self._readers.append(threading.Thread(target=self._collect, daemon=True))
         self._readers[1].start()
@@ -47,7 +47,7 @@ def sites(folder: Path, lab: Lab, ranks: int, hosts: Optional[int] = None) -> li
 
 
 @contextmanager
-def torch_job(places: Sequence[Site], program: Path, *words: object) -> Iterator[list[TorchRank]]:
+def torch_job(places: Sequence[Site], program: Path, *args: object) -> Iterator[list[TorchRank]]:
     """Starts a rank at each site, with the variables that torchrun sets. Rank 0 has the store."""
     port = random_port()
     with ExitStack() as stack:
@@ -63,7 +63,7 @@ def torch_job(places: Sequence[Site], program: Path, *words: object) -> Iterator
                 PYTHONPATH=str(ROOT),
                 HARP_BUILD_DIR=os.environ.get("HARP_BUILD_DIR") or str(ROOT / "build"),
             )
-            ranks.append(stack.enter_context(TorchRank(site, program, words)))
+            ranks.append(stack.enter_context(TorchRank(site, program, args)))
         yield ranks
 
 

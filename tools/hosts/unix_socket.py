@@ -18,9 +18,9 @@ def _connections(path: Path) -> Iterator[str]:
     """The inodes of the connections that the listener at this path has accepted. Accepted sockets
     have the listener's name."""
     for line in Path("/proc/net/unix").read_text().splitlines():
-        words = line.split()
-        if words[5] == CONNECTED and words[-1] == str(path):
-            yield words[6]
+        args = line.split()
+        if args[5] == CONNECTED and args[-1] == str(path):
+            yield args[6]
 
 
 def _number_of(inodes: set[str], entry: Path) -> Optional[int]:

@@ -71,8 +71,8 @@ def groups_of(rows: Iterable[Row]) -> list[Group]:
 
 
 def _group_name(group: Group) -> str:
-    words = group[0].name.split()
-    return " ".join([*words[:2], *words[3:]])
+    args = group[0].name.split()
+    return " ".join([*args[:2], *args[3:]])
 
 
 def choices_of(row: Row, baseline: Optional[Path]) -> list[list[Transport]]:

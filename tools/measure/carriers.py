@@ -168,7 +168,7 @@ class Watch:
     def _capture(self, what: str) -> None:
         host = self._lab.hosts[0]
         path = Path(self._folder.name) / f"{len(self._captures)}.pcap"
-        words = [
+        args = [
             "tcpdump",
             "-i",
             host.interface,
@@ -186,7 +186,7 @@ class Watch:
             what,
         ]
         with open(path, "wb") as file:
-            process = host.popen(words, stdout=file, stderr=subprocess.PIPE)
+            process = host.popen(args, stdout=file, stderr=subprocess.PIPE)
         assert process.stderr
         line = process.stderr.readline()
         if "listening on" not in line:

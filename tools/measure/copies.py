@@ -62,8 +62,8 @@ def measure(milliseconds: int = MILLISECONDS) -> list[Copies]:
     program = build_dir() / "tools" / "measure" / "harp-copies"
     if not program.is_file():
         raise CannotCopy(f"{program} is missing: build it with meson compile -C {build_dir()}")
-    words = [str(program), str(milliseconds), *map(str, DISTANCES)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    args = [str(program), str(milliseconds), *map(str, DISTANCES)]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise CannotCopy(f"harp-copies ended with {done.returncode}: {done.stderr.strip()}")
     return parse(done.stdout)

@@ -119,7 +119,7 @@ def check_row(row: Row) -> List[Check]:
         elif isinstance(row.transport, HarpEthdev):
             checks.append(_check_kernels_are_silent(row, row.carriers))
         else:
-            checks.append(_check_kernels_speak(row, row.carriers))
+            checks.append(_check_kernel_traffic(row, row.carriers))
     if row.talk:
         checks.append(_check_talk(row, row.talk))
     return checks
@@ -140,7 +140,7 @@ def _check_kernels_are_silent(row: Row, seen: Carriers) -> Check:
     )
 
 
-def _check_kernels_speak(row: Row, seen: Carriers) -> Check:
+def _check_kernel_traffic(row: Row, seen: Carriers) -> Check:
     """Checks that the counter increases when the kernel sends: this validates HARP's rows."""
     ok = all(m > c for m, c in zip(seen.kernel_segments, seen.control_segments))
     return Check(ok, f"{row.title()}: TcpOutSegs shows the kernel's work", seen.kernel_text())

@@ -49,12 +49,12 @@ def run_series(setting: Setting, seconds: int, folder: Path) -> Series:
     hosts fail."""
     draw = random.Random(f"{setting.seed}/series")
     series = Series()
-    words = [*args_for(seconds * PERIOD_S + 1, "8M"), "--timeout", 30]
+    args = [*args_for(seconds * PERIOD_S + 1, "8M"), "--timeout", 30]
     if setting.inject_wrong:
-        words.append("--inject-wrong")
+        args.append("--inject-wrong")
     with ExitStack() as stack:
         joint = stack.enter_context(join(setting.transport, setting.lab, folder, flows=FLOWS))
-        running = stack.enter_context(job(joint.sites, joint.host, words))
+        running = stack.enter_context(job(joint.sites, joint.host, args))
         next_at = time.monotonic()
         try:
             for _ in range(seconds):

@@ -254,7 +254,7 @@ FAULTS = (
     # Packet memory has 16 MiB. A rank sends the first 20 MiB of an iteration without waiting for
     # its peer.
     Fault("memory", "a rank's packet memory is exhausted", WENT_ON, memory, keys={"flows": 8},
-          size="40M", rate=2.0, words=("--step", "10M", "--pause", "600")),
+          size="40M", rate=2.0, args=("--step", "10M", "--pause", "600")),
     Fault("folder-full", "both run folders are full", WENT_ON, fill, run_folder_kib=1024),
     Fault("folder-full-killed", "the same, and then a rank is killed", ERROR, folder_full_killed,
           run_folder_kib=1024),

@@ -131,11 +131,11 @@ class Trial:
     def another_job(self) -> Iterator[Callable[[int], Perf]]:
         """Yields a function that starts a rank of another job at a site."""
         rendezvous = f"{self.joint.host}:{random_port()}"
-        words = list(map(str, args_for(0.2)))
+        args = list(map(str, args_for(0.2)))
         with ExitStack() as stack:
 
             def start(number: int) -> Perf:
-                rank = Perf(self.joint.sites[number], words, number, rendezvous)
+                rank = Perf(self.joint.sites[number], args, number, rendezvous)
                 self.programs.append(rank)
                 return stack.enter_context(rank)
 
@@ -205,7 +205,7 @@ def check_crash(rank: Perf) -> None:
 class Fault:
     """A fault. strike: injects it, and returns after the immediate effects were checked. ends: the
     required end of the job. replaces: the number of flows with new connections, None: any number.
-    keys: for the configurations. size, rate (Gbit/s) and words: for the job."""
+    keys: for the configurations. size, rate (Gbit/s) and args: for the job."""
 
     name: str
     what: str
@@ -215,7 +215,7 @@ class Fault:
     keys: dict[str, object] = field(default_factory=dict)
     size: str = "4M"
     rate: float = GBIT
-    words: Sequence[object] = ()
+    args: Sequence[object] = ()
     run_folder_kib: int = 0  # a memory file system of that size; 0: none
     transports: Sequence[str] = TRANSPORTS
     beyond: bool = False  # it lasts longer than timeout_ms
@@ -295,25 +295,25 @@ def _uninterrupted() -> Iterator[None]:
 @contextmanager
 def small_folder(path: Path, kib: int) -> Iterator[None]:
     """Mounts a tmpfs of `kib` KiB over a folder. Raises LabError if that fails."""
-    words = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", str(path)]
+    args = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", str(path)]
     try:
         with _uninterrupted():
-            done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+            done = subprocess.run(args, capture_output=True, text=True, timeout=10)
         if done.returncode:
-            raise LabError(f"{' '.join(words)}: {done.stderr.strip()}; run this as root")
+            raise LabError(f"{' '.join(args)}: {done.stderr.strip()}; run this as root")
         yield
     finally:  # also after an interrupt that came after the mount
         subprocess.run(["umount", "-l", str(path)], timeout=10, capture_output=True)
 
 
-def _words(fault: Fault, timeout_s: float, inject_wrong: bool) -> list[object]:
+def _args(fault: Fault, timeout_s: float, inject_wrong: bool) -> list[object]:
     """The arguments of harp-perf. A job that must succeed ends soon after its fault. A job that
     must fail would otherwise run for an hour."""
     lasts = timeout_s + 2.0 if fault.beyond else 0.6 * timeout_s
     seconds = DELAY_S + lasts + 1.0 if fault.ends == WENT_ON else 3600
     seconds_most = int(timeout_s + HANG_S) + 1  # longer than HARP's own timeout
-    words = [*args_for(seconds, fault.size, fault.rate), *fault.words, "--timeout", seconds_most]
-    return [*words, "--inject-wrong"] if inject_wrong else words
+    args = [*args_for(seconds, fault.size, fault.rate), *fault.args, "--timeout", seconds_most]
+    return [*args, "--inject-wrong"] if inject_wrong else args
 
 
 def _come_to_the_end(trial: Trial) -> None:
@@ -408,10 +408,10 @@ def _try(
         )
         for site in joint.sites if fault.run_folder_kib else ():
             stack.enter_context(small_folder(site.run_folder, fault.run_folder_kib))
-        words = _words(fault, timeout_s, setting.inject_wrong)
+        args = _args(fault, timeout_s, setting.inject_wrong)
         if setting.rails:
-            words += ["--channels", setting.rails.count]  # each NIC has a ring
-        running = stack.enter_context(job(joint.sites, joint.host, words, flowing=0))
+            args += ["--channels", setting.rails.count]  # each NIC has a ring
+        running = stack.enter_context(job(joint.sites, joint.host, args, flowing=0))
         shared = setting.transport == "packet"
         programs = list(running.ranks)
         trial = Trial(

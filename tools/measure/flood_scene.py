@@ -56,11 +56,11 @@ def attacks() -> dict[str, Attack]:
 def _expect_ready(process: "subprocess.Popen[str]") -> list[str]:
     """The words after "ready". Raises FloodError if the flooder prints something else."""
     assert process.stdout and process.stderr
-    words = process.stdout.readline().split()
-    if words[:1] != ["ready"]:
+    args = process.stdout.readline().split()
+    if args[:1] != ["ready"]:
         process.kill()
         raise FloodError(f"harp-flood did not start: {process.stderr.read().strip()}")
-    return words[1:]
+    return args[1:]
 
 
 def _result(process: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]:
@@ -77,9 +77,9 @@ def _result(process: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]
     return document
 
 
-def _program(host: Host, *words: object) -> "subprocess.Popen[str]":
+def _program(host: Host, *args: object) -> "subprocess.Popen[str]":
     pipe = subprocess.PIPE
-    return host.popen([flood_program(), *words], stdout=pipe, stderr=pipe)
+    return host.popen([flood_program(), *args], stdout=pipe, stderr=pipe)
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Flooder(ABC):
         """An address in the victim's network."""
         return f"{self.to.rpartition('.')[0]}.{number}"
 
-    def words(self, rate: int, seconds: float, phase_s: Optional[float]) -> list[str]:
+    def args(self, rate: int, seconds: float, phase_s: Optional[float]) -> list[str]:
         """The arguments of harp-flood after the attack's name."""
         keys = {
             "to": self.to,
@@ -135,8 +135,8 @@ class HostFlooder(Flooder):
     def begin(
         self, attack: Attack, rate: int, seconds: float, phase_s: Optional[float] = None
     ) -> float:
-        words = self.words(rate, seconds, phase_s)
-        self._process = _program(self.host, attack.name, self.host.interface, *words)
+        args = self.args(rate, seconds, phase_s)
+        self._process = _program(self.host, attack.name, self.host.interface, *args)
         (nanoseconds,) = _expect_ready(self._process)
         return int(nanoseconds) / 1e9
 
@@ -155,7 +155,7 @@ class WireFlooder(Flooder):
         self, attack: Attack, rate: int, seconds: float, phase_s: Optional[float] = None
     ) -> float:
         assert self.process.stdin
-        self.process.stdin.write(f"{attack.name} {' '.join(self.words(rate, seconds, phase_s))}\n")
+        self.process.stdin.write(f"{attack.name} {' '.join(self.args(rate, seconds, phase_s))}\n")
         self.process.stdin.flush()
         (nanoseconds,) = _expect_ready(self.process)
         return int(nanoseconds) / 1e9
@@ -236,16 +236,16 @@ class Scene:
         return Phase(moved / took, (last.cpu_s - first.cpu_s) / took)
 
 
-WORDS = ("all_reduce", "-b", SIZE, "-e", SIZE, "-n", "1000000", "-w", "0")
+ARGS = ("all_reduce", "-b", SIZE, "-e", SIZE, "-n", "1000000", "-w", "0")
 
 
 @contextmanager
-def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
-    """Runs a job and a flooder. words: more arguments of harp-perf. The hello is recorded on the
+def scene(lab: Lab, transport: str, *args: str) -> Iterator[Scene]:
+    """Runs a job and a flooder. args: more arguments of harp-perf. The hello is recorded on the
     path to the victim: no socket on its host sees the frames of xdp devices."""
     with tempfile.TemporaryDirectory(prefix="harp-flood-") as name:
         places = [Path(name) / str(number) for number in range(2)]
-        whole = [*WORDS, *words]
+        whole = [*ARGS, *args]
         if transport == "wire":
             with _between_wires(places, whole) as made:
                 yield made
@@ -266,7 +266,7 @@ def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
 
 
 @contextmanager
-def _between_wires(places: Sequence[Path], words: Sequence[str]) -> Iterator[Scene]:
+def _between_wires(places: Sequence[Path], args: Sequence[str]) -> Iterator[Scene]:
     wires = [wire_path() for _ in places]
     sites = [
         wire_site(*one, number, timeout_ms=TIMEOUT_MS)
@@ -277,7 +277,7 @@ def _between_wires(places: Sequence[Path], words: Sequence[str]) -> Iterator[Sce
     flooder = subprocess.Popen(whole, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     try:
         _expect_ready(flooder)
-        with job(sites, "127.0.0.1", words) as running:
+        with job(sites, "127.0.0.1", args) as running:
             heard = _line(flooder, END_S)
             yield Scene(running, WireFlooder(sites[0].address, heard, flooder))
     finally:

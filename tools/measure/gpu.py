@@ -210,11 +210,11 @@ def _ranks(
     started: "list[subprocess.Popen[bytes]]" = []
     try:
         for rank, log in enumerate(logs):
-            words = [*net.places[rank].prefix, *program, json.dumps({**task, "rank": rank})]
+            args = [*net.places[rank].prefix, *program, json.dumps({**task, "rank": rank})]
             with open(log, "wb") as output:
                 started.append(
                     subprocess.Popen(
-                        words, env=_environment(net, kind, rank), stdin=subprocess.DEVNULL,
+                        args, env=_environment(net, kind, rank), stdin=subprocess.DEVNULL,
                         stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                     )
                 )  # fmt: skip
@@ -447,7 +447,7 @@ def run_all(
         yield job
 
 
-def _options(words: Optional[Sequence[str]]) -> argparse.Namespace:
+def _options(args: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="tools/gpu",
         description="Run real NCCL over HARP with two ranks on one GPU: check the sums, and "
@@ -463,7 +463,7 @@ def _options(words: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=3, help="number of jobs on each network (3)")
     parser.add_argument("--logs", type=Path, help="folder for all logs (a new one in /tmp)")
     parser.add_argument("--json", type=Path, help="write the report to this file, too")
-    options = parser.parse_args(words)
+    options = parser.parse_args(args)
     if options.pairs < 1:
         parser.error("--pairs: at least 1")
     return options
@@ -482,9 +482,9 @@ def _plugin(options: argparse.Namespace, folder: Path) -> tuple[Path, str]:
     return copy, str(options.plugin)
 
 
-def main(words: Optional[Sequence[str]] = None) -> int:
+def main(args: Optional[Sequence[str]] = None) -> int:
     """Runs the command. Returns the exit status."""
-    options = _options(words)
+    options = _options(args)
     try:
         gpus = find_gpus()
         torch = find_torch(options.python)

@@ -106,10 +106,10 @@ def cost_of(step: Step, annotated: str, segments: int, acknowledgements: int) ->
     return Cost(total / segments, total / acknowledgements)
 
 
-def _run(words: Sequence[str]) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=RUN_S, check=False)
+def _run(args: Sequence[str]) -> str:
+    done = subprocess.run(args, capture_output=True, text=True, timeout=RUN_S, check=False)
     if done.returncode:
-        raise CannotCount(f"{words[0]} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+        raise CannotCount(f"{args[0]} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
     return done.stdout
 
 
@@ -145,8 +145,8 @@ def count(step: Step, connections: int) -> Cost:
             ]
         )
         segments, acknowledgements, _ = map(int, said.split())
-        words = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(out)]
-        return cost_of(step, _run(words), segments, acknowledgements)
+        args = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(out)]
+        return cost_of(step, _run(args), segments, acknowledgements)
 
 
 @dataclass(frozen=True)

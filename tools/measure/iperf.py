@@ -36,15 +36,15 @@ def run_iperf(lab: Lab, seconds: float, load: float, pair: int) -> Record:
     """Measures one TCP connection with cubic from host 0 to host 1. load: the result of idle_load,
     subtracted from the CPU time. Raises LabError if iperf3 fails."""
     sender, receiver = lab.hosts[:2]
-    words = ["iperf3", "-s", "-1", "-p", PORT, "--forceflush"]
-    server = receiver.popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    args = ["iperf3", "-s", "-1", "-p", PORT, "--forceflush"]
+    server = receiver.popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert server.stdout
     first = [server.stdout.readline() for _ in range(2)]
     if "listening" not in first[1]:
-        raise LabError(f"{' '.join(map(str, words))} does not listen: {''.join(first).strip()}")
+        raise LabError(f"{' '.join(map(str, args))} does not listen: {''.join(first).strip()}")
     before = busy_seconds()
-    words = ["iperf3", "-J", "-c", receiver.address, "-p", PORT, "-t", seconds, "-C", "cubic"]
-    said = sender.run(words, timeout=seconds + 20).stdout
+    args = ["iperf3", "-J", "-c", receiver.address, "-p", PORT, "-t", seconds, "-C", "cubic"]
+    said = sender.run(args, timeout=seconds + 20).stdout
     after = busy_seconds()
     server.wait(10)
     result = json.loads(said)

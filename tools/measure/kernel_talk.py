@@ -64,9 +64,9 @@ class KernelTalk:
         return self
 
     def _start(self, host: Host, program: str, mark: str) -> "subprocess.Popen[str]":
-        words = [sys.executable, "-c", program, self._lab.hosts[1].address, PORT]
+        args = [sys.executable, "-c", program, self._lab.hosts[1].address, PORT]
         pipe = subprocess.PIPE
-        process = host.popen(words, stdin=pipe, stdout=pipe, stderr=pipe)
+        process = host.popen(args, stdin=pipe, stdout=pipe, stderr=pipe)
         assert process.stdout
         if process.stdout.readline() != f"{mark}\n":
             process.kill()

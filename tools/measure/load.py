@@ -30,8 +30,8 @@ def compute_loops(host: Host) -> Iterator[None]:
     loops: list[subprocess.Popen[str]] = []
     try:
         for core in sorted(os.sched_getaffinity(0)):
-            words = [sys.executable, "-c", LOOP, os.getpid(), core]
-            loops.append(host.popen(words, stdout=subprocess.PIPE))
+            args = [sys.executable, "-c", LOOP, os.getpid(), core]
+            loops.append(host.popen(args, stdout=subprocess.PIPE))
         for loop in loops:
             assert loop.stdout
             loop.stdout.readline()

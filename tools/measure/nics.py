@@ -46,7 +46,7 @@ class Load:
 
     name: str
     op: str
-    words: Sequence[object]
+    args: Sequence[object]
     keys: dict[str, Any]
     least: float
 
@@ -136,9 +136,9 @@ class Nics:
         return ratios([all_nics[p] for p in both], [one[p] for p in both]) if both else None
 
 
-def _words(load: Load, plan: Plan, iterations: int) -> list[object]:
+def _args(load: Load, plan: Plan, iterations: int) -> list[object]:
     size = f"{plan.size_mib()}M"
-    return [load.op, "-b", size, "-e", size, "-n", iterations, *load.words]
+    return [load.op, "-b", size, "-e", size, "-n", iterations, *load.args]
 
 
 def _complaints(running: Job) -> list[str]:
@@ -154,9 +154,9 @@ def run_load(rails: Rails, load: Load, nics: int, pair: int, plan: Plan, folder:
     sites = [rails.site(folder / str(h.index), h, range(nics), **load.keys) for h in hosts]
     iterations = plan.iterations(nics)
     out = folder / "records.json"
-    words = [*_words(load, plan, iterations), "-w", max(1, iterations // 5), "--json", out]
+    args = [*_args(load, plan, iterations), "-w", max(1, iterations // 5), "--json", out]
     before = [rails.bytes_in(hosts[-1], nic) for nic in range(rails.count)]
-    with job(sites, hosts[0].address, words, flowing=0) as running:
+    with job(sites, hosts[0].address, args, flowing=0) as running:
         statuses = running.finish(LIMIT_S)
         said = [rank.lines() for rank in running.ranks]
     if any(statuses):
@@ -212,9 +212,9 @@ def run_outage(rails: Rails, load: Load, nic: int, plan: Plan, folder: Path) -> 
     TooLate, and RuntimeError if a rank fails."""
     hosts = rails.lab.hosts
     sites = [rails.site(folder / str(h.index), h, **load.keys) for h in hosts]
-    words = [*_words(load, plan, 1_000_000), "--verified", "--timeout", 60]
+    args = [*_args(load, plan, 1_000_000), "--verified", "--timeout", 60]
     outage = Outage(load.name, nic)
-    with job(sites, hosts[0].address, words, flowing=0) as running:
+    with job(sites, hosts[0].address, args, flowing=0) as running:
         running.await_count(1, "messages_in", 1, START_S)
         meter = _Meter(running.ranks[1].process.pid, rails.count)
         _await_bytes(meter, running)

@@ -142,11 +142,11 @@ def _start(
     shared.mkdir(parents=True)
     cores = sorted(os.sched_getaffinity(0))
     program = ["taskset", "-c", cores[rank % len(cores)], nccl / "nt"]
-    words = ["sh", "-c", 'mount --bind "$0" /dev/shm && exec "$@"', shared, *program]
-    words += [rank, len(lab.hosts), folder / "id", "perf"]
+    args = ["sh", "-c", 'mount --bind "$0" /dev/shm && exec "$@"', shared, *program]
+    args += [rank, len(lab.hosts), folder / "id", "perf"]
     with open(home / "output", "w") as output:
         variables = _environment(nccl, host, home, transport, channels)
-        return host.popen(words, variables, stdout=output, stderr=subprocess.STDOUT)
+        return host.popen(args, variables, stdout=output, stderr=subprocess.STDOUT)
 
 
 def run(nccl: Path, lab: Lab, transport: str, channels: int, pair: int) -> list[Record]:

@@ -73,8 +73,8 @@ class Point:
 
     @property
     def name(self) -> str:
-        words = [f"{self.rtt_ms:g}ms", self.fault]
-        return "/".join(words + ([f"{self.share * 100:g}%"] if self.share else []))
+        args = [f"{self.rtt_ms:g}ms", self.fault]
+        return "/".join(args + ([f"{self.share * 100:g}%"] if self.share else []))
 
     def spec(self, rate_mbps: int, queue: int, seed: int) -> RelaySpec:
         spec = RelaySpec(
@@ -160,10 +160,10 @@ def judge(cell: Cell) -> list[Verdict]:
 # -- measuring
 
 
-def _turned(words: list[str], by: int) -> list[str]:
-    """The words in rotated order, so that each pair comes first in turn."""
-    by %= len(words)
-    return words[by:] + words[:by]
+def _turned(args: list[str], by: int) -> list[str]:
+    """The arguments in rotated order, so that each pair comes first in turn."""
+    by %= len(args)
+    return args[by:] + args[:by]
 
 
 class Recovery:

@@ -58,8 +58,8 @@ class KernelTcp:
         return f"{self.name}, {self.nsocks} socket{'s' if self.nsocks > 1 else ''}, {self.cc}"
 
     def arguments(self) -> List[str]:
-        words = ["--kernel", "--nsocks", str(self.nsocks), "--kernel-cc", self.cc]
-        return words + (["--api", str(self.api)] if self.api else [])
+        args = ["--kernel", "--nsocks", str(self.nsocks), "--kernel-cc", self.cc]
+        return args + (["--api", str(self.api)] if self.api else [])
 
     def environment(self, host: Host, folder: Path) -> Dict[str, str]:
         return {"NCCL_SOCKET_IFNAME": host.interface}
@@ -83,10 +83,10 @@ class HarpPacket:
         return f"packet:{host.interface}"
 
     def label(self) -> str:
-        words = [self.name, "own address" if self.own_address else "the kernel's address"]
-        words += [f"v{self.api}"] if self.api else []
-        words += [f"{self.flows} flow{'s' if self.flows > 1 else ''}"] if self.flows else []
-        return ", ".join(words)
+        args = [self.name, "own address" if self.own_address else "the kernel's address"]
+        args += [f"v{self.api}"] if self.api else []
+        args += [f"{self.flows} flow{'s' if self.flows > 1 else ''}"] if self.flows else []
+        return ", ".join(args)
 
     def arguments(self) -> List[str]:
         return perf_args(self.api, self.flows)
@@ -171,8 +171,8 @@ class Task:
     limit_s: float = 120
 
     def arguments(self) -> List[str]:
-        words = [self.op, *self.sizes.arguments()]
-        words += ["-n", str(self.iterations), "-w", str(self.warmup)]
+        args = [self.op, *self.sizes.arguments()]
+        args += ["-n", str(self.iterations), "-w", str(self.warmup)]
         for option, value in (
             ("--outstanding", self.outstanding),
             ("--step", self.step),
@@ -181,9 +181,9 @@ class Task:
             ("--rate", self.rate_gbit),
         ):
             if value is not None:
-                words += [option, str(value)]
-        words += ["--rest"] if self.rest else []
-        return words + (["--inject-wrong"] if self.inject_wrong else [])
+                args += [option, str(value)]
+        args += ["--rest"] if self.rest else []
+        return args + (["--inject-wrong"] if self.inject_wrong else [])
 
 
 def _wire_arguments(lab: Lab) -> List[str]:
@@ -198,7 +198,7 @@ def _start(
     host = lab.hosts[rank]
     home = folder / str(rank)
     home.mkdir()
-    words = [
+    args = [
         perf_program(),
         *task.arguments(),
         *transport.arguments(),
@@ -216,7 +216,7 @@ def _start(
     ]
     with open(home / "output", "w") as output:
         environment = transport.environment(host, home)
-        return host.popen(words, environment, stdout=output, stderr=subprocess.STDOUT)
+        return host.popen(args, environment, stdout=output, stderr=subprocess.STDOUT)
 
 
 def _wait(ranks: "List[subprocess.Popen[Any]]", limit_s: float) -> Optional[str]:

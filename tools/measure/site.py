@@ -20,5 +20,5 @@ def write_configuration(folder: Path, keys: Mapping[str, str]) -> Dict[str, str]
 
 def perf_args(api: Optional[int], flows: Optional[int]) -> List[str]:
     """The options of `harp perf` for the values that are given."""
-    words = ["--api", str(api)] if api else []
-    return words + (["--flows", str(flows)] if flows else [])
+    args = ["--api", str(api)] if api else []
+    return args + (["--flows", str(flows)] if flows else [])

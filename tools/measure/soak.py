@@ -153,12 +153,12 @@ def run_soak(
     """Runs a soak test. messages: both ways together. limit_s: the ranks are ended after this time;
     the messages so far count."""
     soak = Soak(messages)
-    words: list[object] = ["mixed", "-b", LARGEST, "-e", LARGEST, "-n", (messages + 1) // 2]
-    words += ["--outstanding", OUTSTANDING, "--timeout", int(STALLED_S)]
-    words += ["--inject-wrong"] if inject_wrong else []
+    args: list[object] = ["mixed", "-b", LARGEST, "-e", LARGEST, "-n", (messages + 1) // 2]
+    args += ["--outstanding", OUTSTANDING, "--timeout", int(STALLED_S)]
+    args += ["--inject-wrong"] if inject_wrong else []
     sites = [packet_site(folder / str(host.index), host) for host in lab.hosts]
     with ExitStack() as stack:
-        running = stack.enter_context(job(sites, lab.hosts[0].address, words, flowing=1))
+        running = stack.enter_context(job(sites, lab.hosts[0].address, args, flowing=1))
         try:
             over = _watch(running, soak, limit_s)
             for rank in running.ranks if over else ():

@@ -38,27 +38,27 @@ PARTS = ("dpdk", "xdp")
 Settings = Optional[dict[str, Any]]
 
 
-def _words(settings: Settings) -> list[str]:
+def _args(settings: Settings) -> list[str]:
     found = (settings or {}).get("setup-args", [])
     return [found] if isinstance(found, str) else list(found)
 
 
-def _is_disabled(part: str, words: list[str]) -> bool:
-    return f"-D{part}=disabled" in words
+def _is_disabled(part: str, args: list[str]) -> bool:
+    return f"-D{part}=disabled" in args
 
 
 def _prepared(settings: Settings) -> dict[str, Any]:
     """The settings with every part enabled that they do not name. Exits if the host lacks
     something."""
-    words = _words(settings)
-    lacking = list(build_needs.missing(**{part: not _is_disabled(part, words) for part in PARTS}))
+    args = _args(settings)
+    lacking = list(build_needs.missing(**{part: not _is_disabled(part, args) for part in PARTS}))
     if lacking:
         print(build_needs.complaint(lacking), file=sys.stderr)
         raise SystemExit(1)
-    named = [part for part in PARTS if any(word.startswith(f"-D{part}=") for word in words)]
-    words += [f"-D{part}=enabled" for part in PARTS if part not in named]
-    os.environ["HARP_LOCAL_VERSION"] = "+nodpdk" if _is_disabled("dpdk", words) else ""
-    return {**(settings or {}), "setup-args": words}
+    named = [part for part in PARTS if any(word.startswith(f"-D{part}=") for word in args)]
+    args += [f"-D{part}=enabled" for part in PARTS if part not in named]
+    os.environ["HARP_LOCAL_VERSION"] = "+nodpdk" if _is_disabled("dpdk", args) else ""
+    return {**(settings or {}), "setup-args": args}
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:

@@ -26,8 +26,8 @@ def _run(command: list[str], text: str = "") -> Optional[str]:
 
 
 def _compiler() -> Optional[list[str]]:
-    words = shlex.split(os.environ.get("CC", "")) or ["cc"]
-    return words if shutil.which(words[0]) else None
+    args = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    return args if shutil.which(args[0]) else None
 
 
 def _has_header(name: str) -> bool:

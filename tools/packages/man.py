@@ -61,8 +61,8 @@ def _help_of_program(name: str) -> Iterator[str]:
 
 
 def _usage(command: click.Command, context: click.Context) -> str:
-    words = " ".join(command.collect_usage_pieces(context))
-    return f".B {escaped(context.command_path)}\n{escaped(words)}"
+    usage = " ".join(command.collect_usage_pieces(context))
+    return f".B {escaped(context.command_path)}\n{escaped(usage)}"
 
 
 def _subcommands(group: click.Group, context: click.Context) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _subcommands(group: click.Group, context: click.Context) -> Iterator[str]:
 
 
 def page(name: str, command: click.Command, usage: str, summary: str, release: str) -> str:
-    """The page of a command. usage: the words that start it, such as "harp perf"; summary: one
+    """The page of a command. usage: the arguments that start it, such as "harp perf"; summary: one
     line."""
     context = click.Context(command, info_name=usage)
     context.help_option_names = ["-h", "--help"]

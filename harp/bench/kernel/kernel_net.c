@@ -32,7 +32,7 @@ static ncclDebugLogger_t logger;
 static char pci_path[PATH_MAX]; /* "" for a virtual device */
 static int speed_mbps;
 
-static void speak(ncclDebugLogLevel level, const char *format, va_list arguments)
+static void log_line(ncclDebugLogLevel level, const char *format, va_list arguments)
 {
   char line[LOG_LINE];
   if (!logger) {
@@ -46,7 +46,7 @@ void kernel_warn(const char *format, ...)
 {
   va_list arguments;
   va_start(arguments, format);
-  speak(NCCL_LOG_WARN, format, arguments);
+  log_line(NCCL_LOG_WARN, format, arguments);
   va_end(arguments);
 }
 
@@ -54,7 +54,7 @@ void kernel_info(const char *format, ...)
 {
   va_list arguments;
   va_start(arguments, format);
-  speak(NCCL_LOG_INFO, format, arguments);
+  log_line(NCCL_LOG_INFO, format, arguments);
   va_end(arguments);
 }
 

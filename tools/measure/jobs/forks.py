@@ -19,13 +19,13 @@ from tools.measure.jobs import hosts as lab_hosts
 class Forks:
     """One fork of each rank. Its records are those that the rank has printed since it began."""
 
-    def __init__(self, ranks: Sequence[TorchRank], *words: object) -> None:
-        """words: passed to the forks after the rank's number and the number of ranks."""
+    def __init__(self, ranks: Sequence[TorchRank], *args: object) -> None:
+        """args: passed to the forks after the rank's number and the number of ranks."""
         self.ranks = ranks
         self._begins = [len(rank.printed) for rank in ranks]
         for number, rank in enumerate(ranks):
             assert rank.process.stdin
-            print(number, len(ranks), *words, file=rank.process.stdin, flush=True)
+            print(number, len(ranks), *args, file=rank.process.stdin, flush=True)
 
     def find(self, number: int, key: str) -> Optional[dict[str, Any]]:
         """The first record of a rank with this key."""

@@ -43,8 +43,8 @@ def train(lab: Lab, folder: Path, steps: int, kill_step: Optional[int]) -> list[
     saved = folder / "checkpoints"
     saved.mkdir()
     addresses = ",".join(host.address for host in lab.hosts)
-    words = (addresses, lab_hosts.PROGRAMS / "sharded.py", saved, steps)
-    with torch_job(places, lab_hosts.PROGRAMS / "elastic.py", *words) as agents:
+    args = (addresses, lab_hosts.PROGRAMS / "sharded.py", saved, steps)
+    with torch_job(places, lab_hosts.PROGRAMS / "elastic.py", *args) as agents:
         if kill_step is not None:
             kill_at(agents[-1], kill_step)
         end_well(agents, lab_hosts.JOB_LIMIT_S)

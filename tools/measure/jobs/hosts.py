@@ -70,7 +70,7 @@ class Run(NamedTuple):
 
 def run(
     program: str,
-    *words: object,
+    *args: object,
     hosts: int,
     wire: str = "veth-1500",
     relay: Optional[RelaySpec] = None,
@@ -83,7 +83,7 @@ def run(
     """
     with Lab(hosts=max(2, hosts), wire=wire, relay=relay) as lab, TemporaryDirectory() as folder:
         places = sites(Path(folder), lab, ranks or hosts, hosts)
-        with torch_job(places, PROGRAMS / program, *words) as job:
+        with torch_job(places, PROGRAMS / program, *args) as job:
             end_well(job, limit_s)
             return Run(told(job[0]), lab.wire.name)
 

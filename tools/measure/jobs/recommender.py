@@ -48,9 +48,9 @@ def recommender(
     losses and rows are those of one process with all batches.
     """
     lab_hosts.require("torch")
-    words = (steps, seed, "inject-wrong" if inject_wrong else "sound")
+    args = (steps, seed, "inject-wrong" if inject_wrong else "sound")
     with lab_hosts.failures_told():
-        [record], used = lab_hosts.run("recommender.py", *words, hosts=hosts, wire=wire)
+        [record], used = lab_hosts.run("recommender.py", *args, hosts=hosts, wire=wire)
     print(f"embeddings over {hosts} hosts, {used}, {steps} steps\n")
     print(report(record))
     lab_hosts.save(json_path, [record], wire=used, hosts=hosts, steps=steps, seed=seed)

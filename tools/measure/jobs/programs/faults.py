@@ -101,8 +101,8 @@ class Rank:
 def main() -> None:
     timeout_s = float(sys.argv[1])
 
-    def run(words: Sequence[str]) -> None:
-        rank, ranks, address, port = words
+    def run(args: Sequence[str]) -> None:
+        rank, ranks, address, port = args
         Rank(timeout_s).run(int(rank), int(ranks), address, int(port))
 
     serve(run)

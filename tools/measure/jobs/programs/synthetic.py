@@ -61,32 +61,32 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    words = options()
+    args = options()
     hvd.init()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        compression=hvd.Compression.fp16 if words.fp16_allreduce else hvd.Compression.none,
+        compression=hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none,
     )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    images = torch.randn(words.batch_size, 3, IMAGE, IMAGE)
-    labels = torch.randint(CLASSES, (words.batch_size,))
+    images = torch.randn(args.batch_size, 3, IMAGE, IMAGE)
+    labels = torch.randint(CLASSES, (args.batch_size,))
 
     def step() -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
 
-    say(f"Batch size: {words.batch_size}, parameters: {sum(p.numel() for p in model.parameters())}")
+    say(f"Batch size: {args.batch_size}, parameters: {sum(p.numel() for p in model.parameters())}")
     say(f"Number of CPUs: {hvd.size()}")
-    timeit.timeit(step, number=words.num_warmup_batches)
+    timeit.timeit(step, number=args.num_warmup_batches)
     rates = []
-    for number in range(words.num_iters):
-        seconds = timeit.timeit(step, number=words.num_batches_per_iter)
-        rates.append(words.batch_size * words.num_batches_per_iter / seconds)
+    for number in range(args.num_iters):
+        seconds = timeit.timeit(step, number=args.num_batches_per_iter)
+        rates.append(args.batch_size * args.num_batches_per_iter / seconds)
         say(f"Iter #{number}: {rates[-1]:.1f} img/sec per CPU")
     rate, spread = mean(rates), 1.96 * pstdev(rates)
     say(f"Img/sec per CPU: {rate:.1f} +-{spread:.1f}")

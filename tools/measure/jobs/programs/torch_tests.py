@@ -36,7 +36,7 @@ for feature in ("ddp", "subgroup", "plugin"):  # a backend of another project ha
 from torch.testing._internal.distributed import distributed_test as theirs  # noqa: E402
 
 theirs.BACKEND = BACKEND  # of the group
-MEET_S = 120  # for the ranks to meet beside a test, on a busy machine
+BARRIER_S = 120  # for the ranks to meet beside a test, on a busy machine
 
 
 class Tests(theirs.TestDistBackend, theirs.DistributedTest._DistTestBase):  # type: ignore[misc]
@@ -64,7 +64,7 @@ class Tests(theirs.TestDistBackend, theirs.DistributedTest._DistTestBase):  # ty
         super().run_test(*arguments)
 
     def _barrier(self, *arguments: Any, **named: Any) -> None:
-        super()._barrier(*arguments, **{"timeout": MEET_S, **named})
+        super()._barrier(*arguments, **{"timeout": BARRIER_S, **named})
 
 
 def run_test(rank: int, folder: str, name: str) -> tuple[int, str]:
@@ -83,8 +83,8 @@ def run_test(rank: int, folder: str, name: str) -> tuple[int, str]:
     return status, text or Tests.skip_reason or next(reasons, "")
 
 
-def run(words: Sequence[str]) -> None:
-    rank, ranks, folder, name = words
+def run(args: Sequence[str]) -> None:
+    rank, ranks, folder, name = args
     os.environ.update(WORLD_SIZE=ranks, TEMP_DIR=folder)
     records = os.dup(1)
     os.dup2(2, 1)  # tests print, too
