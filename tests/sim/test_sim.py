@@ -126,7 +126,7 @@ def test_violation_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    "args, said",
+    "scenario, said",
     [
         ("drop=2", "drop=2: allowed is 0 to 1"),
         ("mtu=100", "mtu=100: allowed is 576 to 65535"),
