@@ -521,7 +521,7 @@ CHANGES: dict[str, tuple[Callable[[str], list[str]], str, str, str, str]] = {
         " 1.70 |", " 1.25 |", "`veth-1500`, sendrecv 1 MiB: other figures than in the whole table"),
     "a figure without its command": (
         lonely_figures, "docs/measure.md",
-        "Both sides use their best number of sockets or flows: 1, 2 or 4.", "HARP moved 9.0 GB/s.",
+        "Short trials find the best number of sockets or flows", "HARP moved 9.0 GB/s.",
         "figures without their command: HARP moved 9.0 GB/s."),
     "a sentence that is said again": (
         lambda text: repeated([text, read("docs/operate.md")]), "README.md",
