@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several interfaces of this host in one IPv4 subnet.
 
-By default, Linux answers ARP for all of its addresses on each interface (ARP flux). Frames for the
-address of one interface then arrive at another one, where HARP drops them. The sysctls arp_ignore
-and arp_announce keep the kernel's ARP on each interface to that interface's address.
+Linux answers ARP for all of its addresses on each interface by default (ARP flux). Frames for the
+address of one interface then arrive at another one. A packet device at the kernel's address accepts
+them there; an xdp device does not see them. The sysctls arp_ignore and arp_announce keep the
+kernel's ARP on each interface to that interface's address.
 
 A strict rp_filter then keeps all but one of the interfaces from answering at all: the route to the
 subnet leads out of one of them, and the kernel drops requests that arrive on another.
