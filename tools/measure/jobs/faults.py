@@ -79,9 +79,9 @@ class Trial(Forks):
             raise Misbehaved(OTHER, f"rank {number} has no exception: {end}")
         took = end["at"] - since
         self.errors.append(took)
-        if took > self.timeout_s + SLACK_S:
-            raise Misbehaved(OTHER, f"rank {number}: its exception came after {took:.2f} s")
         text = end["text"]
+        if took > self.timeout_s + SLACK_S:
+            raise Misbehaved(OTHER, f"rank {number}: its exception came after {took:.2f} s: {text}")
         others = other_ranks(text, number)
         if f"of rank {number}" not in text or not others:
             raise Misbehaved(OTHER, f"rank {number}: it does not name two ranks: {text}")
