@@ -7,7 +7,7 @@
  * per port. Only the poller of a queue calls receive, transmit, flush, arm and reclaim for that
  * queue. Different queues run at the same time and share no written data. Errors: the calls return
  * a negative errno. open and start also write one line that says what is wrong, where, and how to
- * mend it.
+ * fix it.
  */
 #ifndef HARP_DPDK_GLUE_PORT_H
 #define HARP_DPDK_GLUE_PORT_H

@@ -44,7 +44,7 @@ struct harp_engine {
  * Opens the device of a NIC. The configuration has a number of instances. The engine then has its
  * address, and sockets that were opened with the present privileges of the process. It takes no
  * frame yet, and has no instance, no thread and no packet memory. 0, or a negative errno and one
- * line in error (HARP_ENGINE_ERROR_SIZE bytes) that says what is wrong, where, and how to mend it.
+ * line in error (HARP_ENGINE_ERROR_SIZE bytes) that says what is wrong, where, and how to fix it.
  */
 int harp_engine_open(struct harp_engine **engine, const struct harp_config *config, char *error);
 /* Allocates memory, starts the workers and the port. May block, up to half a second for an address

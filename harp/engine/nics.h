@@ -26,7 +26,7 @@ struct harp_nics {
  * Claims the NICs of this process and opens them. Everything that can fail is done here, so that
  * NCCL can still fall back. May block. A NIC other than the home one that cannot be opened is left
  * out, with a line in the log. 0, or a negative errno and one line in error
- * (HARP_ENGINE_ERROR_SIZE bytes), which says what is wrong, where, and how to mend it.
+ * (HARP_ENGINE_ERROR_SIZE bytes), which says what is wrong, where, and how to fix it.
  */
 int harp_nics_open(struct harp_nics *nics, char *error);
 /* Stops all workers and frees everything. No thread may use the engines, their instances or

@@ -37,7 +37,7 @@ struct nc_options {
 /* -1: continue; else the exit status, after printing the reason. */
 int nc_options_parse(struct nc_options *options, int argc, char **argv);
 
-/* Prints one line on stderr: what, where, how to mend it. Returns NC_FAILED. */
+/* Prints one line on stderr: what, where, how to fix it. Returns NC_FAILED. */
 int nc_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The configuration, and the claim on its file. */

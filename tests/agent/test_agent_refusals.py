@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent refuses, each time in one line that says how to mend it."""
+"""What the agent refuses, each time in one line that says how to fix it."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ static void handle(const uint8_t *bytes)
 static void mended_handle(const uint8_t *bytes)
 {
   struct handle handle = {.version_min = bytes[2], .version_max = bytes[3], .instances = bytes[24]};
-  uint8_t mended[HANDLE_SIZE];
+  uint8_t rewritten[HANDLE_SIZE];
   char why[200];
   memcpy(&handle.address, bytes + 4, 4);
-  handle_write(&handle, mended);
-  int result = handle_read(&handle, mended, why, sizeof why);
+  handle_write(&handle, rewritten);
+  int result = handle_read(&handle, rewritten, why, sizeof why);
   bool good = bytes[24] >= 1 && bytes[24] <= HANDLE_INSTANCES && handle.address != 0 &&
               wire_version_common(bytes[2], bytes[3]) != 0;
   FUZZ_EXPECT((result == 0) == good);

@@ -132,7 +132,7 @@ def test_several_losses_in_one_window_cost_one_reduction(dialogue):
 
 
 def test_prr_sends_in_proportion_to_delivered_data(dialogue):
-    """RFC 9937: while a loss is mended, what goes out follows what arrives."""
+    """RFC 9937: during recovery, what goes out follows what arrives."""
     d = dialogue(initial_window=20, sndbuf=1 << 20)
     c = d.open_passive(rtt=50)
     c.send(b"x" * 60 * MSS)
@@ -251,7 +251,7 @@ class Losing:
         self.wire.run([self.transfer], until=until, limit_s=20)
 
     def lose(self):
-        """Loses one segment, and waits until that is mended; the window before, in segments."""
+        """Loses one segment, and waits until it is repaired; the window before, in segments."""
         peak = 0
 
         def in_recovery() -> bool:

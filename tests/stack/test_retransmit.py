@@ -178,7 +178,7 @@ def test_ack_of_tail_loss_probe_starts_recovery(dialogue):
 
 
 def test_loss_repaired_by_tail_loss_probe_reduces_cwnd(dialogue):
-    """RFC 8985, 7.4: without a DSACK the probe has mended a loss, and the sender slows down."""
+    """RFC 8985, 7.4: without a DSACK the probe has repaired a loss, and the sender slows down."""
     d = dialogue(rto_min_us=1_000_000)
     c = d.open_passive(rtt=50)
     send_flight(d, c)

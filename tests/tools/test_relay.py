@@ -191,8 +191,8 @@ def test_retransmissions_match_losses() -> None:
     """The kernel retransmits each lost frame. Other retransmissions are needless."""
     forward = moved(RelaySpec(drop=0.02, reorder=0.02, seed=12), 10 * MB)["a_to_b"]
     assert forward["needless"] > 0, "there were no needless retransmissions to test"
-    mended = forward["retransmitted"] - forward["needless"]
-    assert forward["dropped"] * 0.95 - 3 <= mended <= forward["dropped"] * 1.05 + 3
+    repaired = forward["retransmitted"] - forward["needless"]
+    assert forward["dropped"] * 0.95 - 3 <= repaired <= forward["dropped"] * 1.05 + 3
 
 
 def test_relay_duplicate_is_no_retransmission() -> None:
