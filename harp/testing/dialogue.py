@@ -316,8 +316,8 @@ class Dialogue:
                 raise ValueError(f"send at {at} ms: it is {self.now} ms already")
             self.run(at)
         if self.strict and self._queue:
-            event = self._queue[0]
-            self._fail(f"the stack sent an unexpected frame: {self._line(event)}")
+            line = self._line(self._queue[0]).strip()
+            self._fail(f"unexpected frame of the stack; expect, drain or ignore it first: {line}")
         self._input(self.build(packet))
 
     def build(self, packet: Packet | bytes) -> bytes:
