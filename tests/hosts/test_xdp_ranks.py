@@ -24,10 +24,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def has_program(host: Host) -> bool:
-    return "xdp" in host.run(["ip", "link", "show", host.interface]).stdout
-
-
 def listeners(host: Host) -> str:
     """The TCP ports on which the host's kernel listens."""
     return host.run(["ss", "-Hltn"]).stdout
@@ -73,7 +69,7 @@ def test_killed_rank_leaves_nothing_and_fails_its_peer(lab: Lab, tmp_path: Path)
         victim.init()
         link = connect(victim, survivor)
         link.move()
-        assert has_program(victim_host) and listeners(victim_host)
+        assert victim_host.has_xdp_program() and listeners(victim_host)
         survivor.start("receive", link.receives, 4, SIZE, 10 * TIMEOUT_MS)
         killed = victim.signal(signal.SIGKILL)
         with pytest.raises(Failed):
@@ -84,7 +80,7 @@ def test_killed_rank_leaves_nothing_and_fails_its_peer(lab: Lab, tmp_path: Path)
         traces = sites[0].run_folder
         wait_until(lambda: list(traces.glob("*.trace")), 10, "no trace was written", [survivor])
         victim.wait(10)
-        assert not has_program(victim_host) and not listeners(victim_host)
+        assert not victim_host.has_xdp_program() and not listeners(victim_host)
         with Rank(sites[1]) as again:
             again.init()
             connect(again, survivor).move()
@@ -139,4 +135,4 @@ def test_second_rank_on_an_interface_declines(lab: Lab, tmp_path: Path) -> None:
                     second.init()
                 (warning,) = second.warnings
                 assert part in warning
-        assert first.warnings == [] and has_program(host)
+        assert first.warnings == [] and host.has_xdp_program()

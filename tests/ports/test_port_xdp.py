@@ -88,10 +88,6 @@ def merged(probe: Make, hosts: Hosts) -> Iterator[tuple[Probe, Probe]]:
         host.run(["ip", "link", "del", "late0"])
 
 
-def has_program(host: Host, interface: str = "eth0") -> bool:
-    return "xdp" in host.run(["ip", "link", "show", interface]).stdout
-
-
 # Frames across the wire
 
 
@@ -101,7 +97,7 @@ def test_open_reports_interface_properties(xdp_pair: tuple[Probe, Probe], hosts:
     assert info["mac"] == host.mac and info["mtu"] == 1500
     assert info["address"] == host.own_address and not info["shares"]
     assert "1 queue, copy mode" in info["summary"] and "its own" in info["summary"]
-    assert has_program(host)
+    assert host.has_xdp_program()
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -302,7 +298,7 @@ def test_kernel_is_silent_about_held_ports(xdp_shared: tuple[Probe, Probe], host
     wait_until(lambda: host.counters()["TcpOutRsts"] == resets, 20, "others are the kernel's")
     assert not b.receive(1, 0.1)
     b.do("close")
-    assert local not in listening(host) and not has_program(host)
+    assert local not in listening(host) and not host.has_xdp_program()
 
 
 def test_many_ports_are_received(xdp_shared: tuple[Probe, Probe]) -> None:
@@ -365,7 +361,7 @@ def test_invalid_opens_are_refused(probe: Make, hosts: Hosts) -> None:
     ):
         refused = refusal(one, "xdp:eth0", **options)
         assert refused[0] == number and part in refused[1], options
-    assert not has_program(host)
+    assert not host.has_xdp_program()
     one.open("xdp:eth0,mode=copy", address=own)
 
 
@@ -398,9 +394,9 @@ def test_killed_process_leaves_no_program(probe: Make, hosts: Hosts) -> None:
     host = hosts("veth-1500")[0]
     one = opened(probe, host, own=False)
     local = one.reserve()
-    assert has_program(host)
+    assert host.has_xdp_program()
     one.kill()
-    assert not has_program(host) and local not in listening(host)
+    assert not host.has_xdp_program() and local not in listening(host)
     opened(probe, host)
 
 
@@ -415,7 +411,7 @@ def test_forked_child_keeps_nothing(probe: Make, hosts: Hosts) -> None:
     try:
         b.kill()
         assert os.path.exists(f"/proc/{child}")
-        assert not has_program(second) and local not in listening(second)
+        assert not second.has_xdp_program() and local not in listening(second)
         opened(probe, second)
     finally:
         os.kill(child, 9)
@@ -457,7 +453,7 @@ def test_foreign_program_is_not_replaced(probe: Make, hosts: Hosts) -> None:
     assert foreign.stdout and foreign.stdout.readline() == "attached\n"
     number, text = refusal(probe(host), "xdp:eth0")
     assert number == errno.EBUSY and "another XDP program" in text and "packet:eth0" in text
-    assert has_program(host)
+    assert host.has_xdp_program()
     foreign.communicate(timeout=10)
     opened(probe, host)
 

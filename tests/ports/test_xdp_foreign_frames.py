@@ -144,7 +144,7 @@ def _program(host: Host) -> Iterator[None]:
     holder = host.popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout and holder.stdout.readline() == "attached\n"
     yield
-    assert "xdp" in host.run(["ip", "link", "show", host.interface]).stdout
+    assert host.has_xdp_program()
     holder.communicate(timeout=10)
 
 

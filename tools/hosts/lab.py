@@ -208,6 +208,10 @@ class Host:
         an error."""
         return self.read(f"/sys/class/net/{self.interface}/operstate").strip() == "up"
 
+    def has_xdp_program(self) -> bool:
+        """Whether an XDP program is attached to the host's interface."""
+        return "xdp" in self.run(["ip", "link", "show", self.interface]).stdout
+
     def end_processes(
         self, timeout: float = 2.0, some: "Optional[Sequence[subprocess.Popen[Any]]]" = None
     ) -> None:
