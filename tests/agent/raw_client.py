@@ -112,11 +112,15 @@ def opening(interface: str = "eth0", **changes: Any) -> dict[str, Any]:
     return {**members, **changes}
 
 
-def listening(opened: Opened, count: int = 16, interface: str = "eth0") -> dict[str, Any]:
-    return {
+def listening(
+    opened: Opened, count: int = 16, interface: str = "eth0", **changes: Any
+) -> dict[str, Any]:
+    """The members of a request for listeners on the first ports of a grant."""
+    members = {
         "version": 1, "op": "listen", "device": f"packet:{interface}",
         "grant": [opened.first, opened.last], "first": opened.first, "count": count,
     }  # fmt: skip
+    return {**members, **changes}
 
 
 def refusal(path: Path, members: Any, uid: int = 0) -> Refused:

@@ -26,7 +26,7 @@ from agents import AgentProcess, Pods, descriptors, payload
 from raw_client import Client, Refused, opening, packet_inodes, refusal
 
 from tools.hosts.lab import Lab
-from tools.hosts.ranks import wait_until
+from tools.hosts.ranks import Perf, wait_until
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 REQUESTS = 1_000_000 if FULL else 20_000
@@ -71,6 +71,12 @@ def unharmed(agent: AgentProcess) -> Iterator[None]:
     assert not agent.lines("Traceback") and not agent.lines("never retrieved")
 
 
+def finish(ranks: list[Perf]) -> None:
+    for rank in ranks:
+        assert rank.wait(100) == 0, rank.lines()
+        assert all(wrong == 0 for wrong in rank.wrong()) and not rank.warnings
+
+
 # -- requests
 
 
@@ -94,17 +100,28 @@ def garbage(chance: random.Random) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800 if FULL else 120)
-def test_random_requests_need_bounded_memory(agent: AgentProcess) -> None:
+@pytest.mark.timeout(3600 if FULL else 300)
+def test_random_requests_need_bounded_memory(
+    lab: Lab, agent: AgentProcess, start_agent: Callable[..., AgentProcess], start_pods: Pods
+) -> None:
+    """Jobs begin, run and end meanwhile."""
+    agents = [agent, start_agent(lab.hosts[1], "--allow", "nobody")]
+    job = ["sendrecv_bidir", "-b", "64K", "-e", "64K", "-n", "2000" if FULL else "100"]
+    job += ["--verified", "--rate", "0.05", "--rest"]  # leaves the processors to the agent
     chance = random.Random(17)
-    requests = [garbage(chance) for _ in range(5000)]
     data = memoryview(bytearray(70000))
     with unharmed(agent), Client(agent.socket, NOBODY) as client:
         peer = client.connection
-        for count, request in enumerate(itertools.islice(itertools.cycle(requests), REQUESTS)):
+        ranks = start_pods(agents, *job)
+        for count in itertools.count():
             if count == REQUESTS // 4:
                 settled = rss_kib(agent)
-            peer.send(request)
+            if all(rank.process.poll() is not None for rank in ranks):
+                finish(ranks)
+                if count >= REQUESTS:
+                    break
+                ranks = start_pods(agents, *job)
+            peer.send(garbage(chance))
             assert peer.recv_into(data) > 0
         assert rss_kib(agent) - settled < GROWTH_KIB
     counts = agent.ask()["counts"]
@@ -163,9 +180,7 @@ def test_job_begins_and_runs_beside_stalled_clients(
         for uid in users:
             stall(agent, uid, STALLED // 20, stack)
         assert all(rank.process.poll() is None for rank in ranks), "the job was too short"
-        for rank in ranks:
-            assert rank.wait(100) == 0, rank.lines()
-            assert all(wrong == 0 for wrong in rank.wrong()) and not rank.warnings
+        finish(ranks)
         stack.close()
         wait_until(lambda: not agent.ask()["grants"], 10, "the grant of a dead job is kept")
 
@@ -222,9 +237,9 @@ def test_queue_of_connections_is_emptied(lab: Lab, agent: AgentProcess) -> None:
 
 STEPS = ("connect", "half", "send", "reply", "unread", "listen", "held")
 VICTIM = """
-import sys, time
-from raw_client import Client, listening, opening
-path, step = sys.argv[1:]
+import contextlib, sys, time
+from raw_client import Client, Refused, listening, opening
+path, device, step = sys.argv[1:]
 def at(reached):
     if step == reached:
         print("here", flush=True)
@@ -234,44 +249,69 @@ at("connect")
 if step == "half":
     client.connection.send(b'{"version":1,"op":"op')
 at("half")
-client.send(opening())
+client.send(opening(device=device))
 at("send")
 opened = client.receive()
 at("reply")
-client.send(opening())
+client.send(opening(device=device))
 time.sleep(0.05)
 at("unread")
-client.receive()
-client.send(listening(opened, 64))
+with contextlib.suppress(Refused):  # the interface has one xdp device at a time
+    client.receive()
+client.send(listening(opened, 64, device=device))
 at("listen")
 held = client.receive()
 at("held")
 """
 
 
+def kill_clients(
+    agent: AgentProcess, chance: random.Random, step: str, device: str, count: int
+) -> None:
+    """Clients reach a step. Their death comes at once, or a random moment later."""
+    code = [sys.executable, "-c", VICTIM, str(agent.socket), device, step]
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    victims = [
+        subprocess.Popen(code, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    for victim in victims:
+        assert victim.stdout and victim.stdout.readline() == "here\n"
+        time.sleep(chance.choice([0, chance.random() / 100]))
+        victim.kill()
+        victim.communicate()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("step", STEPS)
-def test_killed_client_leaves_nothing(lab: Lab, agent: AgentProcess, step: str) -> None:
-    """Its death comes at once, or a random moment after the step."""
+def test_killed_client_leaves_nothing(agent: AgentProcess, step: str) -> None:
     chance = random.Random(step)
-    code = [sys.executable, "-c", VICTIM, str(agent.socket), step]
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": path}
     with unharmed(agent):
         for _ in range(DEATHS // 4):
-            victims = [
-                subprocess.Popen(code, env=environment, stdout=subprocess.PIPE, text=True)
-                for _ in range(4)
-            ]
-            for victim in victims:
-                assert victim.stdout and victim.stdout.readline() == "here\n"
-                time.sleep(chance.choice([0, chance.random() / 100]))
-                victim.kill()
-                victim.communicate()
+            kill_clients(agent, chance, step, "packet:eth0", 4)
     with Client(agent.socket) as client:
         opened = client.open()
         assert opened.first == 61000, "the first block is free again"
+        opened.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_client_of_an_xdp_device_leaves_nothing(lab: Lab, agent: AgentProcess) -> None:
+    """The interface has one xdp device at a time: each client opens it after the death of the one
+    before."""
+    chance = random.Random(3)
+    for step in STEPS * (DEATHS // 8):
+        with unharmed(agent):
+            kill_clients(agent, chance, step, "xdp:eth0", 1)
+            wait_until(
+                lambda: not lab.hosts[0].has_xdp_program(), 20, f"{step}: the program is left"
+            )
+    with Client(agent.socket) as client:
+        opened = client.open(device="xdp:eth0")
+        assert lab.hosts[0].has_xdp_program()
         opened.close()
 
 
