@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +19,9 @@ OPTIONS = ["--allow", "nobody", "--address", "10.77.0.0/24"]
 # Each rank needs more local ports than the first block of listeners.
 MANY_LINKS = ["--channels", "8", "--flows", "8"]
 ENDS = pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+OTHER = pytest.mark.skipif(
+    not os.environ.get("HARP_TEST_FULL"), reason="takes seconds; HARP_TEST_FULL=1"
+)
 StartAgent = Callable[..., AgentProcess]
 
 
@@ -47,26 +51,39 @@ def finish(ranks: list[Perf]) -> None:
 
 
 @pytest.mark.slow
-@ENDS
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("how", "scheme"),
+    [
+        pytest.param(signal.SIGTERM, "packet", id="term-packet"),
+        pytest.param(signal.SIGKILL, "xdp", id="kill-xdp"),
+        pytest.param(signal.SIGKILL, "packet", id="kill-packet", marks=OTHER),
+        pytest.param(signal.SIGTERM, "xdp", id="term-xdp", marks=OTHER),
+    ],
+)
 def test_jobs_survive_newer_agents(
-    lab: Lab, start_agent: StartAgent, start_pods: Pods, how: int
+    lab: Lab, start_agent: StartAgent, start_pods: Pods, how: int, scheme: str
 ) -> None:
     """Rank 0 opens its device, and needs most of its local ports after the restart. A second
     restart comes in the middle of the traffic."""
     agents = [start_agent(host, *OPTIONS) for host in lab.hosts]
-    args = ["sendrecv_bidir", "-b", "256K", "-e", "256K", "-n", "500", "-w", "1", *MANY_LINKS]
-    args += ["--verified", "--rate", "0.2", "--rest"]  # takes five seconds
-    ranks = start_pods(agents[:1], *args, nranks=2)
+    args = ["all_reduce", "-b", "256K", "-e", "256K", "-n", "500", "-w", "1", *MANY_LINKS]
+    args += ["--verified", "--rate", "0.2"]  # takes five seconds
+    ranks = start_pods(agents[:1], *args, nranks=2, scheme=scheme)
     opened(ranks[0])
     before = agents[0].ask()["grants"]
     agents = restart(agents, start_agent, lab.hosts, how, newer=True)
     assert agents[0].ask()["version"] == 2
     assert agents[0].ask()["grants"] == before
-    ranks += start_pods(agents[1:], *args, nranks=2, first=1)
-    begun = wait_until(lambda: payload(ranks[0]), 30, "no traffic", ranks)
+    ranks += start_pods(agents[1:], *args, nranks=2, first=1, scheme=scheme)
+    wait_until(lambda: payload(ranks[0]) > 1 << 20, 60, "no traffic", ranks)
+    begun = payload(ranks[0])
     assert agents[0].ask()["counts"]["requests"] > 1, "no ports were needed after the restart"
     agents = restart(agents, start_agent, lab.hosts, how, newer=False)
-    wait_until(lambda: payload(ranks[0]) > begun, 30, "the traffic stands", ranks)
+    wait_until(
+        lambda: payload(ranks[0]) > begun or ranks[0].process.poll() is not None,
+        30, "the traffic stands",
+    )  # fmt: skip
     finish(ranks)
     for agent in agents:
         wait_until(lambda: not agent.ask()["grants"], 10, "the grant of a dead job is kept")
