@@ -14,6 +14,8 @@ from tools.hosts.lab import Lab, LabError
 from tools.hosts.ranks import wait_until
 from tools.measure.carriers import Carriers
 from tools.measure.demo import Row, check_row, rows
+from tools.measure.iperf import serve
+from tools.measure.kernel_stream import KernelStream
 from tools.measure.kernel_talk import TOO_SLOW_S, KernelTalk
 from tools.measure.records import make_record
 from tools.measure.runner import HarpPacket, HarpXdp, KernelTcp, has_xdp
@@ -93,22 +95,26 @@ def test_each_check_of_a_row_fails_for_its_reason(change: Dict[str, Any], check:
 
 
 @pytest.mark.parametrize(
-    ("change", "talk", "check"),
+    ("change", "talk", "received", "check"),
     [
-        ({"data_bytes": 0}, (9, 0.1), None),
-        ({"kernel_segments": [10, 11]}, (9, 0.1), "TcpOutSegs"),
-        ({"interface_bytes": 100}, (9, 0.1), "interface"),
-        ({"interface_bytes": 240, "control_bytes": 200}, (9, 0.1), "interface"),
-        ({}, (0, 0.0), "the kernels' own TCP"),
-        ({}, (9, TOO_SLOW_S), "the kernels' own TCP"),
+        ({"data_bytes": 0}, (9, 0.1), 1, None),
+        ({"wrong": 1}, (9, 0.1), 1, "wrong=0"),
+        ({"kernel_segments": [10, 11]}, (9, 0.1), 1, "TcpOutSegs"),
+        ({"interface_bytes": 100}, (9, 0.1), 1, "interface"),
+        ({"interface_bytes": 240, "control_bytes": 200}, (9, 0.1), 1, "interface"),
+        ({}, (0, 0.0), 1, "the kernels' own TCP"),
+        ({}, (9, TOO_SLOW_S), 1, "the kernels' own TCP"),
+        ({}, (9, 0.1), 0, "iperf3"),
     ],
 )
 def test_each_check_of_an_xdp_row_fails_for_its_reason(
-    change: Dict[str, Any], talk: Tuple[int, float], check: str
+    change: Dict[str, Any], talk: Tuple[int, float], received: int, check: str
 ) -> None:
     made = row(HarpXdp(), **change)
     made.talk = KernelTalk.__new__(KernelTalk)
     made.talk.trips, made.talk.longest_s = talk
+    made.stream = KernelStream.__new__(KernelStream)
+    made.stream.runs, made.stream.received = 1, received
     bad = [one.name for one in check_row(made) if not one.ok]
     assert [name for name in bad if check and check in name] == bad
     assert len(bad) == (1 if check else 0)
@@ -122,6 +128,30 @@ def test_kernel_talk_counts_round_trips_and_notices_a_break() -> None:
         with pytest.raises(LabError, match="the connection ended"), KernelTalk(lab):
             lab.hosts[1].end_processes()
             time.sleep(0.1)
+
+
+def iperfs(lab: Lab) -> List[Any]:
+    """The processes of iperf3 that run in a lab."""
+    return [p for host in lab.hosts for p in host.processes if p.poll() is None]
+
+
+def test_kernel_stream_counts_bytes_and_notices_a_failure() -> None:
+    with Lab() as lab:
+        with KernelStream(lab) as stream:
+            pass
+        assert stream.runs == 1 and 0 < stream.received <= 1 << 20
+        assert not iperfs(lab)
+        serve(lab.hosts[1])  # has the port
+        with pytest.raises(LabError, match="stream: iperf3 .* does not listen"), KernelStream(lab):
+            pass
+
+
+def test_kernel_stream_ends_with_an_interrupted_measurement() -> None:
+    with Lab() as lab:
+        with pytest.raises(KeyboardInterrupt), KernelStream(lab):
+            wait_until(lambda: len(iperfs(lab)) == 2, 20, "iperf3 does not run")
+            raise KeyboardInterrupt
+        assert not iperfs(lab)
 
 
 def test_kernel_tcp_row_must_count_segments() -> None:

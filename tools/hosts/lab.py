@@ -95,6 +95,7 @@ class Host:
     interface: str = INTERFACE
     prefix: int = 24
     processes: "List[subprocess.Popen[Any]]" = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def address(self) -> str:
@@ -133,8 +134,8 @@ class Host:
             start_new_session=True,
             **options,
         )
-        self.processes = [p for p in self.processes if p.poll() is None]
-        self.processes.append(process)
+        with self._lock:  # other threads also start programs
+            self.processes = [*(p for p in self.processes if p.poll() is None), process]
         return process
 
     def run(
@@ -227,7 +228,8 @@ class Host:
             except subprocess.TimeoutExpired:
                 _end(process, signal.SIGKILL)
                 process.wait()
-        self.processes = [p for p in self.processes if p.poll() is None]
+        with self._lock:
+            self.processes = [p for p in self.processes if p.poll() is None]
 
 
 class Lab:

@@ -4,14 +4,14 @@ and over HARP with DPDK on links of shared memory.
 
 Every byte is verified. The kernels' counters and a capture show for every row of HARP that HARP
 carried the bytes. No packet socket sees the frames of xdp devices, so the interface's counters show
-them. In these rows the kernels' own TCP talks on the same interface meanwhile.
+them. In these rows the kernels' own TCP talks and iperf3 runs on the same interface meanwhile.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Dict, List, Optional
@@ -20,6 +20,8 @@ import click
 
 from tools.hosts.lab import Lab, LabError
 from tools.measure.carriers import Carriers, Watch
+from tools.measure.iperf import PORT as STREAM_PORT
+from tools.measure.kernel_stream import KernelStream
 from tools.measure.kernel_talk import PORT as TALK_PORT
 from tools.measure.kernel_talk import TOO_SLOW_S, KernelTalk
 from tools.measure.options import json_option
@@ -62,6 +64,7 @@ class Row:
     records: List[Record] = field(default_factory=list)
     carriers: Optional[Carriers] = None
     talk: Optional[KernelTalk] = None  # of the kernels meanwhile
+    stream: Optional[KernelStream] = None  # of the kernels meanwhile
     failure: Optional[str] = None
 
     def title(self) -> str:
@@ -91,10 +94,13 @@ def run_row(row: Row, last: int, inject_wrong: bool) -> None:
     task = Task(
         "all_reduce", Sizes(FIRST, last), ITERATIONS[row.hosts], warmup=2, inject_wrong=inject_wrong
     )
-    beside = isinstance(row.transport, HarpXdp)
+    control_ports = (RENDEZVOUS_PORT, TALK_PORT, STREAM_PORT)
     try:
-        with Lab(row.hosts, WIRE) as lab, Watch(lab, RENDEZVOUS_PORT, TALK_PORT) as watch:
-            with KernelTalk(lab) if beside else nullcontext() as row.talk:
+        with Lab(row.hosts, WIRE) as lab, Watch(lab, *control_ports) as watch:
+            with ExitStack() as beside:
+                if isinstance(row.transport, HarpXdp):
+                    row.talk = beside.enter_context(KernelTalk(lab))
+                    row.stream = beside.enter_context(KernelStream(lab))
                 row.records = run_perf(lab, task, row.transport)
         row.carriers = watch.seen
     except (RunError, LabError, FileNotFoundError) as error:
@@ -122,6 +128,8 @@ def check_row(row: Row) -> List[Check]:
             checks.append(_check_kernel_traffic(row, row.carriers))
     if row.talk:
         checks.append(_check_talk(row, row.talk))
+    if row.stream:
+        checks.append(_check_stream(row, row.stream))
     return checks
 
 
@@ -170,6 +178,14 @@ def _check_talk(row: Row, talk: KernelTalk) -> Check:
         talk.trips > 0 and talk.longest_s < TOO_SLOW_S,
         f"{row.title()}: the kernels' own TCP works meanwhile",
         f"{talk.trips} round trips, the longest of {talk.longest_s * 1e3:.0f} ms",
+    )
+
+
+def _check_stream(row: Row, stream: KernelStream) -> Check:
+    return Check(
+        stream.received > 0,
+        f"{row.title()}: the kernels' iperf3 works meanwhile",
+        f"{stream.runs} runs without an error, {stream.received / 1e6:.1f} MB received",
     )
 
 

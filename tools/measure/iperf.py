@@ -8,9 +8,9 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Tuple
+from typing import Any, Dict, Sequence, Tuple
 
-from tools.hosts.lab import Lab, LabError
+from tools.hosts.lab import Host, Lab, LabError
 from tools.measure.records import Record, make_record
 
 PORT = 5201
@@ -32,25 +32,39 @@ def idle_load(seconds: float = 0.5) -> float:
     return (after[0] - before[0]) / max(after[1] - before[1], 1e-9)
 
 
-def run_iperf(lab: Lab, seconds: float, load: float, pair: int) -> Record:
-    """Measures one TCP connection with cubic from host 0 to host 1. load: the result of idle_load,
-    subtracted from the CPU time. Raises LabError if iperf3 fails."""
-    sender, receiver = lab.hosts[:2]
+def serve(host: Host) -> "subprocess.Popen[str]":
+    """Starts a server for one run of iperf3. The lab ends it at the latest when it closes. Raises
+    LabError if it does not listen."""
     args = ["iperf3", "-s", "-1", "-p", PORT, "--forceflush"]
-    server = receiver.popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    server = host.popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert server.stdout
     first = [server.stdout.readline() for _ in range(2)]
     if "listening" not in first[1]:
         raise LabError(f"{' '.join(map(str, args))} does not listen: {''.join(first).strip()}")
-    before = busy_seconds()
-    args = ["iperf3", "-J", "-c", receiver.address, "-p", PORT, "-t", seconds, "-C", "cubic"]
-    said = sender.run(args, timeout=seconds + 20).stdout
-    after = busy_seconds()
-    server.wait(10)
-    result = json.loads(said)
+    return server
+
+
+def send(lab: Lab, options: Sequence[object], limit_s: float) -> Dict[str, Any]:
+    """Runs iperf3 from host 0 to the server on host 1. options: of the client. Returns the part
+    `end` of its JSON document. Raises LabError if it fails, or takes longer than limit_s
+    seconds."""
+    sender, receiver = lab.hosts[:2]
+    args = ["iperf3", "-J", "-c", receiver.address, "-p", PORT, *options]
+    result = json.loads(sender.run(args, timeout=limit_s).stdout)
     if "error" in result:
         raise LabError(f"iperf3 from host 0 to host 1: {result['error']}")
-    received = result["end"]["sum_received"]
+    end: Dict[str, Any] = result["end"]
+    return end
+
+
+def run_iperf(lab: Lab, seconds: float, load: float, pair: int) -> Record:
+    """Measures one TCP connection with cubic from host 0 to host 1. load: the result of idle_load,
+    subtracted from the CPU time. Raises LabError if iperf3 fails."""
+    server = serve(lab.hosts[1])
+    before = busy_seconds()
+    received = send(lab, ["-t", seconds, "-C", "cubic"], seconds + 20)["sum_received"]
+    after = busy_seconds()
+    server.wait(10)
     rate = received["bits_per_second"] / 8e9
     busy = (after[0] - before[0]) - load * (after[1] - before[1])
     return make_record(
