@@ -9,7 +9,6 @@ into a ring (`packet_ring.py`). The process itself copies the frames of other de
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 import sys
@@ -21,6 +20,7 @@ from typing import Any, Optional, Union
 import click
 
 from harp import _tables
+from harp.cli.addresses import Address
 from harp.cli.stop import Stop
 from harp.observe import capture_filter, pcap_filter, statfile
 from harp.observe.capture_files import STDOUT, CaptureFiles
@@ -66,7 +66,7 @@ def target(process: Process, narrowed: Narrowed = Narrowed()) -> Target:  # noqa
         raise click.ClickException(
             f"pid {process.pid}: its statistics file has a wrong address: {address!r}"
         ) from None
-    ports = frozenset(int(flow.local.rpartition(":")[2]) for flow in process.flows)
+    ports = frozenset(flow.local_port for flow in process.flows)
     known = not copies and host.is_local(address) and len(process.flows) < _FLOWS_SHOWN
     connections = frozenset(map(_connection, filter(narrowed.takes, process.flows)))
     return Target(
@@ -82,8 +82,7 @@ def target(process: Process, narrowed: Narrowed = Narrowed()) -> Target:  # noqa
 
 
 def _connection(flow: Flow) -> Connection:
-    peer, _, peer_port = flow.peer.rpartition(":")
-    return Connection(int(flow.local.rpartition(":")[2]), peer, int(peer_port))
+    return Connection(flow.local_port, flow.peer_address, flow.peer_port)
 
 
 @dataclass
@@ -218,18 +217,6 @@ def _listed(process: Process) -> str:
     )
 
 
-class _Address(click.ParamType):
-    name = "address"
-
-    def convert(
-        self, value: Any, param: Optional[click.Parameter], context: Optional[click.Context]
-    ) -> str:
-        try:
-            return str(ipaddress.IPv4Address(value))
-        except ValueError:
-            self.fail(f"{value!r} is not an IPv4 address", param, context)
-
-
 class _Flow(click.ParamType):
     name = "flow"
 
@@ -315,7 +302,7 @@ def _compiled(expression: str) -> tuple[Instruction, ...]:
 @click.option(
     "--host",
     "hosts",
-    type=_Address(),
+    type=Address(),
     multiple=True,
     metavar="ADDRESS",
     help="Only frames from or to this peer; repeat for more.",

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from ipaddress import IPv4Network
 from itertools import groupby
 from pathlib import Path
 from typing import Optional
@@ -16,9 +17,11 @@ from typing import Optional
 import click
 
 from harp import _tables
+from harp.cli import stat_peers
+from harp.cli.addresses import Network
 from harp.cli.containers import containers_option
-from harp.observe import metrics, prometheus, statfile, trace
-from harp.observe.flow_sums import Readings
+from harp.observe import flow_sums, metrics, prometheus, statfile, trace
+from harp.observe.flow_filter import FlowFilter
 from harp.observe.message_times import in_ms, percentile_s
 from harp.observe.statfile import Flow, Process
 
@@ -63,9 +66,22 @@ def _shares(nics: list[Process], name: str) -> list[int]:
     return [instance[name] for instance in nics[0].instances]
 
 
-def table(nics: list[Process], everything: bool, explain: bool) -> Iterator[str]:
-    """The lines that describe a process, by the files of its NICs. Counters of 0 appear only with
-    `everything`."""
+def _counter_lines(nics: list[Process], everything: bool, explain: bool) -> Iterator[str]:
+    """The counters of a process. Those of 0 appear only with `everything`."""
+    sentences = metrics.documented() if explain else metrics.renamed()
+    for name in nics[0].kinds:
+        shares = _shares(nics, name)
+        total = sum(shares)
+        if total == 0 and not everything:
+            continue
+        split = f"  ({' + '.join(map(str, shares))})" if len(shares) > 1 else ""
+        sentence = f"  {sentences[name]}" if name in sentences else ""
+        yield f"  {name:<26}{total:>20}{split}{sentence}"
+
+
+def table(nics: list[Process], counters: Iterable[str]) -> Iterator[str]:
+    """The lines that describe a process, by the files of its NICs. counters: its lines of
+    counters."""
     process = nics[0]
     rank = "" if process.rank is None else f"rank {process.rank} "
     yield (
@@ -79,15 +95,7 @@ def table(nics: list[Process], everything: bool, explain: bool) -> Iterator[str]
         yield f"  {nic.device}, {nic.address}, {nic.config}"
         if nic.about:
             yield f"  {nic.about}"
-    sentences = metrics.documented() if explain else metrics.renamed()
-    for name in process.kinds:
-        shares = _shares(nics, name)
-        total = sum(shares)
-        if total == 0 and not everything:
-            continue
-        split = f"  ({' + '.join(map(str, shares))})" if len(shares) > 1 else ""
-        sentence = f"  {sentences[name]}" if name in sentences else ""
-        yield f"  {name:<26}{total:>20}{split}{sentence}"
+    yield from counters
     for nic in nics:
         for flow in nic.flows:
             yield from _flow_lines(flow, nic.device if len(nics) > 1 else "")
@@ -246,6 +254,32 @@ def _show_trace(
 @click.option(
     "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
 )
+@click.option(
+    "--peer",
+    "peers",
+    type=Network(),
+    multiple=True,
+    metavar="ADDRESS[/PREFIX]",
+    help="Only flows with this host, or hosts; repeat for more.",
+)
+@click.option(
+    "--port",
+    "ports",
+    type=click.IntRange(1, 65535),
+    multiple=True,
+    metavar="PORT",
+    help="Only flows with this port at either end; repeat for more.",
+)
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(list(dict.fromkeys(statfile.TCP_STATES[1:])), case_sensitive=False),
+    multiple=True,
+    help="Only flows in this state; repeat for more.",
+)
+@click.option(
+    "--by-peer", is_flag=True, help="Show the sums of the flows by peer, over all processes."
+)
 @containers_option
 @click.option("--all", "everything", is_flag=True, help="Also show counters that are 0.")
 @click.option("--explain", is_flag=True, help="Describe each counter, or each event of a trace.")
@@ -288,6 +322,10 @@ def stat(
     ranks: tuple[int, ...],
     ids: tuple[str, ...],
     devices: tuple[str, ...],
+    peers: tuple[IPv4Network, ...],
+    ports: tuple[int, ...],
+    states: tuple[str, ...],
+    by_peer: bool,
     containers: bool,
     everything: bool,
     explain: bool,
@@ -302,13 +340,20 @@ def stat(
     """Show the counters and flows of the processes that run here with HARP.
 
     Reads only their files in the run folder, so it does not slow them down.
+
+    --peer, --port and --state select flows, as filters of ss do. A flow must fit each
+    of these options, and one of the values of a repeated option. The report then has
+    these flows alone, and the processes that have such flows. Its text has no counters.
     """
+    wanted = FlowFilter(peers, ports, states)
     if count and watch is None:
         raise click.UsageError("--count needs --watch")
     if watch is not None and trace_path is not None:
         raise click.UsageError("--watch and --trace: give one")
     if wants_json and wants_prometheus:
         raise click.UsageError("--json and --prometheus: give one")
+    if wanted or by_peer:
+        _refuse_beside_flows(trace_path, wants_prometheus, everything or explain)
     if trace_path is not None:
         hidden = frozenset() if every_event else FREQUENT
         _show_trace(trace_path, flows, wants_json, hidden, explain)
@@ -318,17 +363,52 @@ def stat(
 
     def processes() -> list[Process]:
         try:
-            return statfile.chosen(statfile.scan(containers=containers), pids, ranks, ids, devices)
+            found = statfile.chosen(statfile.scan(containers=containers), pids, ranks, ids, devices)
         except LookupError as missing:
             raise click.ClickException(str(missing.args[0])) from missing
+        return wanted.narrowed(found)
 
     def show() -> None:
-        _show(processes(), wants_json, wants_prometheus, everything, explain)
+        found = processes()
+        if wants_prometheus:
+            families = metrics.families(found, flow_sums.Readings())
+            click.echo("\n".join(prometheus.lines(families)))
+        elif wants_json:
+            click.echo(
+                stat_peers.as_json(flow_sums.of_open_flows(found)) if by_peer else as_json(found)
+            )
+        elif not found:
+            click.echo(statfile.nobody("has such a flow here" if wanted else "runs here"))
+        elif by_peer:
+            click.echo("\n".join(stat_peers.table(flow_sums.of_open_flows(found))))
+        else:
+            for nics in statfile.grouped(found):
+                counters = () if wanted else _counter_lines(nics, everything, explain)
+                for line in table(nics, counters):
+                    click.echo(line)
 
     if watch is None:
         show()
     else:
         _repeat(show, watch, count)
+
+
+def _refuse_beside_flows(
+    trace_path: Optional[Path], wants_prometheus: bool, of_counters: bool
+) -> None:
+    """Refuses options that say nothing about the flows of running processes."""
+    flows = "--peer, --port, --state and --by-peer"
+    if trace_path is not None:
+        raise click.UsageError(
+            f"{flows} select flows of running processes; --flow selects those of --trace"
+        )
+    if wants_prometheus:
+        raise click.UsageError(
+            f"{flows} select flows, and --prometheus also has counters of whole processes; "
+            "select by the labels of the metrics"
+        )
+    if of_counters:
+        raise click.UsageError(f"--all and --explain show counters; {flows} show flows alone")
 
 
 def _repeat(show: Callable[[], None], seconds: float, count: int) -> None:
@@ -345,22 +425,3 @@ def _repeat(show: Callable[[], None], seconds: float, count: int) -> None:
             time.sleep(seconds)
     except KeyboardInterrupt:
         pass
-
-
-def _show(
-    processes: list[Process],
-    wants_json: bool,
-    wants_prometheus: bool,
-    everything: bool,
-    explain: bool,
-) -> None:
-    if wants_json:
-        click.echo(as_json(processes))
-    elif wants_prometheus:
-        click.echo("\n".join(prometheus.lines(metrics.families(processes, Readings()))))
-    elif not processes:
-        click.echo(statfile.nobody())
-    else:
-        for nics in statfile.grouped(processes):
-            for line in table(nics, everything, explain):
-                click.echo(line)

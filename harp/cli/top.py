@@ -8,12 +8,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from ipaddress import IPv4Network
 from typing import Any, Optional
 
 import click
 
+from harp.cli.addresses import Network
 from harp.cli.containers import containers_option
 from harp.observe import statfile
+from harp.observe.flow_filter import FlowFilter
 from harp.observe.flow_sums import FlowSums
 from harp.observe.message_times import BUCKETS, in_ms, percentile_s
 from harp.observe.statfile import Process
@@ -155,22 +158,21 @@ def _key(process: Process) -> tuple[str, int]:
 
 
 def chosen(
-    processes: Sequence[Process], peers: Sequence[str], devices: Sequence[str]
+    processes: Sequence[Process], peers: Sequence[IPv4Network], devices: Sequence[str]
 ) -> set[tuple[str, int]]:
-    """The keys of the processes on one of these devices that have a flow with one of these peers,
-    which are addresses; all without a choice."""
+    """The keys of the processes on one of these devices that have a flow with a peer in one of
+    these networks; all without a choice."""
     return {
         _key(process)
-        for process in processes
-        if (not devices or statfile.is_on(process, devices))
-        and (not peers or any(flow.peer.rpartition(":")[0] in peers for flow in process.flows))
+        for process in FlowFilter(peers=tuple(peers)).narrowed(processes)
+        if not devices or statfile.is_on(process, devices)
     }
 
 
 def intervals(
     seconds: float,
     count: int,
-    peers: Sequence[str] = (),
+    peers: Sequence[IPv4Network] = (),
     devices: Sequence[str] = (),
     containers: bool = False,
 ) -> Iterator[list[Rates]]:
@@ -217,9 +219,10 @@ def intervals(
 @click.option(
     "--peer",
     "peers",
+    type=Network(),
     multiple=True,
-    metavar="ADDRESS",
-    help="Only processes that have flows with this host; repeat for more.",
+    metavar="ADDRESS[/PREFIX]",
+    help="Only processes that have flows with this host, or hosts; repeat for more.",
 )
 @click.option(
     "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
@@ -230,7 +233,7 @@ def top(
     delay: float,
     count: int,
     sort: Optional[str],
-    peers: tuple[str, ...],
+    peers: tuple[IPv4Network, ...],
     devices: tuple[str, ...],
     containers: bool,
     as_json: bool,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from harp.observe.message_times import BUCKETS, OPERATIONS
 from harp.observe.statfile import Flow, Process
 
-PEERS_MOST = 64  # peers of a process on a NIC with sums of their own; the others share OTHER
+PEERS_MOST = 64  # peers of a process on a NIC with metrics of their own
 OTHER = "other"
 FLOWS_MOST = 512  # entries that HARP writes (HARP_STAT_FLOWS); a false file may have more
 
@@ -47,6 +47,15 @@ class Peer:
     rtt_us: int = 0
     min_rtt_us: int = 0
 
+    def merge(self, other: Peer) -> None:
+        """Adds what the flows of another process or NIC have done with the same peer."""
+        _add(self.sums, other.sums)
+        for direction, times in other.messages.items():
+            _add(self.messages.setdefault(direction, [0] * len(times)), times)
+        self.flows += other.flows
+        self.rtt_us = max(self.rtt_us, other.rtt_us)
+        self.min_rtt_us = min(filter(None, (self.min_rtt_us, other.min_rtt_us)), default=0)
+
 
 def _add(sums: list[int], values: Sequence[int]) -> None:
     for i, value in enumerate(values):
@@ -54,9 +63,11 @@ def _add(sums: list[int], values: Sequence[int]) -> None:
 
 
 class FlowSums:
-    """The sums of one statistics file."""
+    """The sums of one statistics file. peers_most: peers that have sums of their own; the others
+    share OTHER."""
 
-    def __init__(self) -> None:
+    def __init__(self, peers_most: int = PEERS_MOST) -> None:
+        self._peers_most = peers_most
         self.peers: dict[str, Peer] = {}
         self.rtt_counts = [0] * (len(RTT_BOUNDS) + 1)
         self.rtt_sum_us = 0
@@ -66,8 +77,9 @@ class FlowSums:
         self._before: dict[_Key, list[int]] = {}
 
     def _peer(self, flow: Flow) -> Peer:
-        address = flow.peer.rpartition(":")[0]
-        if address not in self.peers and len(self.peers) - (OTHER in self.peers) >= PEERS_MOST:
+        address = flow.peer_address
+        others = len(self.peers) - (OTHER in self.peers)
+        if address not in self.peers and others >= self._peers_most:
             address = OTHER
         return self.peers.setdefault(address, Peer())
 
@@ -105,6 +117,18 @@ class FlowSums:
             if flow.min_rtt_us:
                 peer.min_rtt_us = min(peer.min_rtt_us or flow.min_rtt_us, flow.min_rtt_us)
         self._before, self._last = self._last, now
+
+
+def of_open_flows(processes: Sequence[Process]) -> dict[str, Peer]:
+    """The sums of the present flows of all these processes, by the peer's address. Each peer has
+    sums of its own."""
+    total: dict[str, Peer] = {}
+    for process in processes:
+        sums = FlowSums(peers_most=FLOWS_MOST)
+        sums.add(process.flows)
+        for address, one in sums.peers.items():
+            total.setdefault(address, Peer()).merge(one)
+    return total
 
 
 class Readings:

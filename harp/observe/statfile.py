@@ -104,6 +104,18 @@ class Flow:
     message_time_ns: int
     message_times: tuple[int, ...]
 
+    @property
+    def local_port(self) -> int:
+        return int(self.local.rpartition(":")[2])
+
+    @property
+    def peer_address(self) -> str:
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def peer_port(self) -> int:
+        return int(self.peer.rpartition(":")[2])
+
 
 @dataclass(frozen=True)
 class Process:

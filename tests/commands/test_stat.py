@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from harp import _tables
+from harp.cli.stat import stat
 from harp.cli.top import Rates, in_order
+from harp.observe import flow_sums, statfile
 from harp.testing import _engine
 
 COUNTERS = [counter["name"] for counter in _tables.counters()]
@@ -320,7 +323,7 @@ def test_options_of_trace_need_trace(harp: Any, option: list[str]) -> None:
 
 
 def test_top_says_that_nothing_runs(harp: Any, folders: Path) -> None:
-    for args, said in ([], "HARP ran here"), (["--peer", "x"], "HARP and such a peer or NIC ran"):
+    for args, said in ([], "HARP ran here"), (["--peer", "10.0.0.2"], "HARP and such a peer"):
         shown = harp("top", "-n", "1", "-d", "0.1", *args).stdout.splitlines()
         assert len(shown) == 2 and shown[1].startswith(f"no process with {said}")
 
@@ -376,6 +379,7 @@ def three_peers(folders: Path) -> Iterator[list[_engine.StatFile]]:
         (["--peer", "10.0.0.3"], "1"),
         (["--peer", "10.0.0.3", "--peer", "10.0.0.4", "--sort", "rank"], "21"),
         (["--peer", "10.0.0.30"], ""),
+        (["--peer", "10.0.0.2/31"], "01"),
         (["--device", "nic2"], "2"),
         (["--device", "nic2", "--peer", "10.0.0.2"], ""),
     ],
@@ -392,6 +396,129 @@ def test_top_puts_unknown_ranks_last() -> None:
     known = {name: 0 for name in Rates.__dataclass_fields__}
     view = [Rates(**{**known, "rank": rank, "links": 1}) for rank in (None, 1, 0)]
     assert [one.rank for one in in_order(view, "rank")] == [0, 1, None]
+
+
+@pytest.fixture
+def flows_of_two_nics(folders: Path) -> Iterator[None]:
+    """Two NICs with two flows each. Both have one with 10.0.0.2, so its sums have both."""
+    ends = [
+        [("10.0.0.2", 7, 1, "S"), ("10.0.0.3", 7, 8, "R")],
+        [("10.0.0.2", 9, 8, "R"), ("10.0.1.10", 50000, 1, "R")],
+    ]
+    files = []
+    for nic, flows in enumerate(ends):
+        file = _engine.StatFile(device=f"packet:nic{nic}".encode(), rank=nic)
+        file.set(0, NAMES.index("tx_bytes"), 5)
+        for index, (peer, port, state, direction) in enumerate(flows):
+            scale = 10 ** (2 * nic + index)  # each flow has a decimal digit of the sums
+            file.flow(
+                index,
+                state=state,
+                direction=direction,
+                local_address=ip("10.0.0.1"),
+                local_port=50000 + index,
+                peer_address=ip(peer),
+                peer_port=port,
+                bytes_out=1 * scale,
+                bytes_in=2 * scale,
+                retransmits=3 * scale,
+                ack_wait_ms=4 * scale,
+                window_wait_ms=5 * scale,
+                device_wait_ms=6 * scale,
+                receive_wait_ms=7 * scale,
+                srtt_us=8 * scale,
+                min_rtt_us=9 * scale,
+                message_times_ns=[1_500_000],
+            )
+        files.append(file)
+    yield
+    for file in files:
+        file.close()
+
+
+# The peers are those of the flows that fit: address and port.
+@pytest.mark.parametrize(
+    ("args", "fitting"),
+    [
+        (["--peer", "10.0.0.2"], ["2:7", "2:9"]),
+        (["--peer", "10.0.0.0/24"], ["2:7", "3:7", "2:9"]),
+        (["--peer", "10.0.0.3", "--peer", "10.0.1.0/24"], ["3:7", "10:50000"]),
+        (["--port", "50000"], ["2:7", "2:9", "10:50000"]),
+        (["--port", "9", "--port", "50001"], ["3:7", "2:9", "10:50000"]),
+        (["--state", "close-wait"], ["3:7", "2:9"]),
+        (["--state", "CLOSE-WAIT", "--state", "ESTABLISHED", "--port", "7"], ["2:7", "3:7"]),
+        (["--state", "ESTABLISHED", "--peer", "10.0.0.0/16", "--rank", "1"], ["10:50000"]),
+    ],
+)
+def test_stat_selects_flows(flows_of_two_nics: None, args: list[str], fitting: list[str]) -> None:
+    done = CliRunner().invoke(stat, ["--json", *args])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["processes"]
+    assert [flow["peer"].split(".")[3] for one in found for flow in one["flows"]] == fitting
+    assert all(one["flows"] for one in found), "a process without such a flow is left out"
+
+
+def test_stat_of_selected_flows_has_no_counters(flows_of_two_nics: None) -> None:
+    text = CliRunner().invoke(stat, ["--peer", "10.0.1.10"]).stdout
+    assert "packet:nic1" in text and "packet:nic0" not in text
+    assert text.count("  link ") == 1 and "ESTABLISHED 10.0.0.1:50001 10.0.1.10:50000" in text
+    assert "tx_bytes" not in text and "tx_bytes" in CliRunner().invoke(stat).stdout
+    said = CliRunner().invoke(stat, ["--peer", "10.9.9.9", "--by-peer"]).stdout
+    assert said.startswith("no process with HARP has such a flow here (looked in ")
+
+
+def test_stat_sums_by_peer(flows_of_two_nics: None) -> None:
+    (first, *rest) = json.loads(CliRunner().invoke(stat, ["--by-peer", "--json"]).stdout)["peers"]
+    assert first == {
+        "peer": "10.0.0.2",
+        "flows": 2,
+        "bytes_out": 101,
+        "bytes_in": 202,
+        "retransmits": 303,
+        "ack_wait_ms": 404,
+        "window_wait_ms": 505,
+        "device_wait_ms": 606,
+        "receive_wait_ms": 707,
+        "rtt_us": 800,
+        "min_rtt_us": 9,
+        "send_p99": 2**21 / 1e9,
+        "receive_p99": 2**21 / 1e9,
+    }
+    assert [(one["peer"], one["bytes_out"], one["send_p99"]) for one in rest] == [
+        ("10.0.0.3", 10, None),
+        ("10.0.1.10", 1000, None),
+    ]
+    text = CliRunner().invoke(stat, ["--by-peer", "--port", "7"]).stdout.splitlines()
+    assert [line.split() for line in text[1:]] == [
+        ["10.0.0.2", "1", "1", "2", "3", "0.008", "0.009", "4", "5", "6", "7", "2.1", "-"],
+        ["10.0.0.3", "1", "10", "20", "30", "0.08", "0.09", "40", "50", "60", "70", "-", "2.1"],
+    ]
+
+
+def test_sums_by_peer_have_no_bound_of_peers(folders: Path) -> None:
+    file = _engine.StatFile()
+    for number in range(flow_sums.PEERS_MOST + 1):
+        file.flow(number, state=1, peer_address=ip(f"10.0.0.{number + 2}"), peer_port=7)
+    found = flow_sums.of_open_flows([statfile.read(Path(file.path))])
+    file.close()
+    assert len(found) == flow_sums.PEERS_MOST + 1 and flow_sums.OTHER not in found
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--peer", "10.0.0"], "'10.0.0' is neither an IPv4 address nor a prefix"),
+        (["--peer", "10.0.0.1/33"], "neither an IPv4 address nor a prefix"),
+        (["--port", "0"], "--port"),
+        (["--state", "OPEN"], "'OPEN' is not one of"),
+        (["--by-peer", "--trace", "/absent"], "--flow selects those of --trace"),
+        (["--port", "7", "--prometheus"], "select by the labels"),
+        (["--by-peer", "--explain"], "show flows alone"),
+    ],
+)
+def test_stat_refuses_wrong_selection(folders: Path, args: list[str], said: str) -> None:
+    done = CliRunner().invoke(stat, args)
+    assert done.exit_code == 2 and said in done.output
 
 
 def test_stat_watches(harp: Any, published: Any) -> None:
