@@ -14,26 +14,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
+IMPORT_ALL = str(ROOT / "tests/import_all.py")
 # Every file of these is for users. Only a checkout has tools/ and tests/.
 WHOLE = tuple(
     "harp/agent harp/check harp/cli harp/light harp/light/torch harp/observe harp/setup harp/torch "
     "harp".split()
 )
 
-# torch is no dependency of the package, so what needs it is left out where it is absent.
-IMPORT_ALL = """
-import importlib.util, pathlib, sys
-folder = pathlib.Path(sys.argv[1])
-lacks_torch = importlib.util.find_spec("torch") is None
-sys.path.insert(0, str(folder))
-for path in sorted((folder / "harp").rglob("*.py")):
-    name = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
-    if not name.endswith("__main__") and not (
-        lacks_torch and name.startswith(("harp.light", "harp.torch"))
-    ):
-        module = importlib.import_module(name)
-        assert module.__file__ and module.__file__.startswith(str(folder)), module.__file__
-"""
 RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from harp.cli.main import main; main()"
 
 
@@ -75,11 +62,11 @@ def test_missing_module_is_detected(installed: Path, tmp_path: Path) -> None:
     shutil.copytree(installed / "harp", tmp_path / "harp")
     (tmp_path / "harp/setup/bind.py").unlink()
     assert forgotten(tmp_path) == ["harp/setup/bind.py"]
-    assert "No module named 'harp.setup.bind'" in python("-c", IMPORT_ALL, str(tmp_path)).stderr
+    assert "No module named 'harp.setup.bind'" in python(IMPORT_ALL, str(tmp_path)).stderr
 
 
 def test_every_module_imports_without_checkout(installed: Path) -> None:
-    done = python("-c", IMPORT_ALL, str(installed))
+    done = python(IMPORT_ALL, str(installed))
     assert done.returncode == 0, done.stderr
 
 

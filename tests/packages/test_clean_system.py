@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from clean_system import SYSTEMS, CleanHost, difference, make_system, run, snapshot, two_hosts
+from made_packages import newest
 
 from harp.setup.folders import FolderError
 from tools.hosts.lab import Lab
@@ -129,13 +130,6 @@ def do_job(hosts: tuple[CleanHost, CleanHost]) -> None:
     assert any("65536" in output for output in both(hosts, "harp", *PERF))
 
 
-def package(pattern: str) -> Path:
-    """The newest package of dist/ with such a name."""
-    found = sorted((ROOT / "dist").glob(pattern))
-    assert found, "there is no package: ./tools/package deb"
-    return found[-1]
-
-
 def copied(file: Path, host: CleanHost) -> str:
     """The path of a copy on a host."""
     shutil.copy(file, host.root / "tmp")
@@ -162,7 +156,7 @@ def test_package_leaves_clean_system_as_it_was(suite: str, tmp_path: Path) -> No
     with two_hosts(system, tmp_path) as hosts:
         before = [snapshot(host.root) for host in hosts]
         for host in hosts:
-            file = copied(package("harp-nccl_*.deb"), host)
+            file = copied(newest("harp-nccl_*.deb"), host)
             host.run("apt-get", "-y", "--no-install-recommends", "install", file)
             host.run("rm", file)
         do_job(hosts)
@@ -184,7 +178,7 @@ def test_wheel_leaves_clean_system_as_it_was(suite: str, tmp_path: Path) -> None
         before = []
         for host in hosts:
             before.append(snapshot(host.root))
-            file = copied(package("harp_nccl-*.whl"), host)
+            file = copied(newest("harp_nccl-*.whl"), host)
             # The system's click suffices, so pip needs no index.
             host.run("pip", "install", "--break-system-packages", "--no-index", file)
             host.run("rm", file)
@@ -210,11 +204,11 @@ def test_rpm_leaves_system_as_it_was(tmp_path: Path) -> None:
         rpm = ["rpm", "--root", str(host.root)]
         run(*rpm, "--initdb")
         before = snapshot(host.root)
-        run(*rpm, "--nodeps", "-i", package("harp-nccl-*.rpm"))
+        run(*rpm, "--nodeps", "-i", newest("harp-nccl-*.rpm"))
         run(*rpm, "--nodeps", "-V", "harp-nccl")
         assert "DPDK 22.11" in host.run("harp", "--version")
         host.run("harp", "setup", "--yes", "--device", "packet:eth0")
-        run(*rpm, "--nodeps", "-U", "--force", package("harp-nccl-*.rpm"))
+        run(*rpm, "--nodeps", "-U", "--force", newest("harp-nccl-*.rpm"))
         assert "ztcp0.conf" in host.run("harp", "setup", "status")
         assert "removed" in host.run("harp", "setup", "undo")
         run(*rpm, "--nodeps", "-e", "harp-nccl")
