@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -13,8 +14,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from tools.hosts.lab import Host, Lab
-
-LONGEST_S = 240.0
 
 
 @dataclass
@@ -35,15 +34,35 @@ class Result:
         """The faults about one thing."""
         return [text for text in self.texts() if text.startswith(f"{about}: ")]
 
+    def unmeasured(self) -> list[tuple[str, int, int]]:
+        """The pairs of ranks without a number, with the name of the matrix that lacks it."""
+        return [
+            (name, source, target)
+            for name in ("alone_gbit", "together_gbit", "round_trip_us")
+            for source, row in enumerate(self.report[name])
+            for target, value in enumerate(row)
+            if not value and source != target
+        ]
+
+    def phases(self) -> dict[str, float]:
+        """When each phase has begun, in seconds since rank 0 began to wait for the others. The
+        phase `end` is the end of the last one."""
+        found: dict[str, float] = {}
+        for moment, name in re.findall(r"^harp check: +([\d.]+) s: ([^,\n]+)", self.said[0], re.M):
+            found.setdefault(name, float(moment))
+        return {**found, "end": float(self.report["seconds"])}
+
 
 @dataclass
 class Crowd:
-    """`local_ranks` ranks on each host. `environments` and `args` belong to hosts, by index."""
+    """`local_ranks` ranks on each host. `args` belong to all of them, and `environments` to hosts,
+    by index. All ranks end within `longest_s` seconds."""
 
     lab: Lab
     folder: Path
     local_ranks: int = 2
     args: tuple[str, ...] = ()
+    longest_s: float = 240.0
     environments: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,7 +138,7 @@ class Crowd:
         text = ""
         try:
             for rank, process in running.items():
-                out, said[rank] = process.communicate(timeout=LONGEST_S)
+                out, said[rank] = process.communicate(timeout=self.longest_s)
                 codes[rank] = process.returncode
                 text = out if rank == 0 else text
                 assert "Traceback" not in said[rank], said[rank]

@@ -29,10 +29,7 @@ def test_clean_hosts_have_no_fault(crowd: Crowd, run: int) -> None:
     assert not list(crowd.folder.glob("run*/*.stat"))
     report = result.report
     assert [one["ranks"] for one in report["hosts"]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    for name in ("alone_gbit", "together_gbit", "round_trip_us"):
-        for source, row in enumerate(report[name]):
-            missing = [target for target, value in enumerate(row) if not value]
-            assert missing == [source], name
+    assert result.unmeasured() == []
     assert "What would NCCL get: at most 10 Gbit/s into each host" in result.text
     assert "all at once" in result.said[0] and not result.said[1]
 
