@@ -145,8 +145,9 @@ def invocations(text: str) -> Iterator[list[str]]:
             continue
         for i, word in enumerate(line):
             if word in ("harp", "harprun", "harp-setup") or re.fullmatch(r"(\./)?tools/\w+", word):
-                # In front of harprun stands a launcher, and behind it a job: not ours.
-                yield line[i:]
+                # In front of harprun stands a launcher, and behind it a job: not ours. Behind a
+                # pipe stands another program.
+                yield line[i : line.index("|", i) if "|" in line[i:] else None]
                 break
 
 

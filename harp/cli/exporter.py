@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Optional
@@ -167,24 +168,22 @@ def exporter(
         raise click.UsageError("--once needs --textfile, and no --listen")
     registry = _registry([os.path.expanduser(pattern) for pattern in patterns], containers)
     signal.signal(signal.SIGTERM, _end)
-    if listen or not textfile:
-        _serve(registry, listen or DEFAULT_LISTEN)
-    try:
-        if textfile:
-            _write(registry, textfile)
-    except OSError as failed:
-        raise click.ClickException(
-            f"cannot write {textfile}: {failed.strerror}; give --textfile a folder that exists"
-        ) from None
-    if once:
-        return
-    try:
+    with suppress(KeyboardInterrupt):
+        if listen or not textfile:
+            _serve(registry, listen or DEFAULT_LISTEN)
+        try:
+            if textfile:
+                _write(registry, textfile)
+        except OSError as failed:
+            raise click.ClickException(
+                f"cannot write {textfile}: {failed.strerror}; give --textfile a folder that exists"
+            ) from None
+        if once:
+            return
         if textfile:
             _write_always(registry, textfile, interval)
         while True:
             signal.pause()
-    except KeyboardInterrupt:
-        pass
 
 
 exporter.add_command(exporter_files.file)

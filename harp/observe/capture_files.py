@@ -30,6 +30,7 @@ class CaptureFiles:
         self._file = self._open()
 
     def __enter__(self) -> CaptureFiles:
+        self.flush()  # the head, which a program behind a pipe waits for
         return self
 
     def __exit__(

@@ -496,6 +496,13 @@ def test_full_ring_truncates_frames_to_headers(tmp_path: Path) -> None:
     assert (one.taken, kept.count(256), one.cut) == (8, 2, 2)
 
 
+def test_head_is_written_before_the_first_frame(tmp_path: Path) -> None:
+    """A program behind a pipe then sees that the capture has begun."""
+    path = tmp_path / "x.pcapng"
+    with CaptureFiles(path, "", 262144, 0, 0):
+        assert path.stat().st_size > 0
+
+
 @pytest.mark.slow
 def test_most_frames_are_captured_at_full_rate(lab: Lab, folders: Path) -> None:
     server, client = lab.hosts

@@ -17,8 +17,8 @@ from expected import PLUGIN, ranks
 
 from tools.hosts.ranks import wait_until
 
-PAGE = (blocks.FOLDER / "ray.md").read_text()
-HEAD, JOIN, JOB, STOP = (one for one in blocks.all_blocks() if one.page == "ray.md")
+PAGE = (blocks.RECIPES / "ray.md").read_text()
+HEAD, JOIN, JOB, STOP = (one for one in blocks.of_recipes() if one.page == "ray.md")
 PARTS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 OF_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 START_S, LONGEST_S = 60.0, 240.0

@@ -19,7 +19,7 @@ from slurm_cluster import missing, slurm
 
 from harp import paths
 
-RUN = [block for block in blocks.all_blocks() if block.places]
+RUN = [block for block in blocks.of_recipes() if block.places]
 MPIRUNS = {"Open MPI 4": "mpirun.openmpi", "Open MPI 5": "mpirun"}
 USER = 1000  # of the recipes
 
@@ -109,7 +109,7 @@ def test_slurms_prolog_and_epilog(cluster: Cluster) -> None:
     """Set-up comes before the job's first step, and its traces are gone after the job."""
     (block,) = (one for one in RUN if "harp-prolog.sh" in one.text)
     cluster.run(["gpu1"], shell(block))
-    text = (blocks.FOLDER / block.page).read_text()
+    text = (blocks.RECIPES / block.page).read_text()
     (lines,) = re.findall(r"^```\n(Prolog=.*?)^```$", text, re.MULTILINE | re.DOTALL)
     more = lines.replace("/etc/slurm", str(cluster.work))
     for name in HOSTS:

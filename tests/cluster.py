@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from tools.hosts.lab import Lab
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 BUILD = os.environ.get("HARP_BUILD_DIR") or str(ROOT / "build")
 LAUNCHERS = {
     "torchrun": "torch.distributed.run",
@@ -50,6 +50,29 @@ exec env -i PATH="{path}" PYTHONPATH="{root}" HOME="$HOME" TMPDIR="$TMPDIR" \\
 """
 
 
+def finish(running: Sequence[subprocess.Popen[str]], timeout: float, fails: bool = False) -> str:
+    """Waits for programs of Cluster.start, and returns their output, one after the other. Raises
+    AssertionError with it if a program fails or takes longer than `timeout` seconds. Ends the
+    programs in any case. fails: they have to fail."""
+    limit = time.monotonic() + timeout
+    said = ""
+    try:
+        for process in running:
+            said += process.communicate(timeout=max(1.0, limit - time.monotonic()))[0]
+    except subprocess.TimeoutExpired as late:
+        output = (late.output or b"").decode(errors="replace")
+        raise AssertionError(
+            f"{said}{output}\n{shlex.join(map(str, process.args))} ran past {timeout} s"
+        ) from None
+    finally:
+        for process in running:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(60)
+    assert all(bool(process.returncode) == fails for process in running), said
+    return said
+
+
 class Cluster:
     """The hosts of a lab with two hosts. `folder` gets their files."""
 
@@ -61,7 +84,7 @@ class Cluster:
         for path in (self.bin, self.work):
             path.mkdir()
         for name in ("train.py", "train_cpu.py"):
-            (self.work / name).symlink_to(Path(__file__).with_name(name))
+            (self.work / name).symlink_to(ROOT / "tests/recipes" / name)
         names = "".join(f"{host.address} {name}\n" for name, host in self.hosts.items())
         (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
         for name, host in self.hosts.items():
@@ -131,6 +154,7 @@ class Cluster:
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",  # a capture
             start_new_session=True,
         )
 
@@ -141,23 +165,8 @@ class Cluster:
         more: Mapping[str, str] = NOTHING,
         timeout: float = LONGEST_S,
     ) -> str:
-        """Runs a program on some hosts at once. Returns their output, one after the other. Raises
-        AssertionError with it if a program fails or takes longer than `timeout` seconds."""
-        running = [self.start(name, args, more) for name in names]
-        limit = time.monotonic() + timeout
-        said = ""
-        try:
-            for process in running:
-                said += process.communicate(timeout=max(1.0, limit - time.monotonic()))[0]
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{args} ran past {timeout} s: {said}") from None
-        finally:
-            for process in running:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait(60)
-        assert [process.returncode for process in running] == [0] * len(running), said
-        return said
+        """Runs a program on some hosts at once, and finishes it."""
+        return finish([self.start(name, args, more) for name in names], timeout)
 
 
 @contextmanager
