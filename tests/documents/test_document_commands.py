@@ -26,12 +26,12 @@ on_request = pytest.mark.skipif(
 
 
 def in_places(places: Sequence[str]) -> list[object]:
-    """The blocks of some places, as parameters of a test. Those that need only a host are quick."""
+    """The blocks of some places, as parameters of a test. Those that need only one host are quick."""
     found = []
     for block in RUN:
         if block.places[0] in places:
             marks = [pytest.mark.timeout(limit(block) + 30)]
-            if block.places != ("gpu1",):
+            if block.places != ("gpu1",) or "mpirun" in block.text:
                 marks.append(pytest.mark.slow)
             if "on request" in block.manners:
                 marks += [pytest.mark.slow, on_request]
@@ -84,9 +84,9 @@ def test_layers_hide_what_a_block_writes(cluster: Cluster, tmp_path: Path) -> No
     name = f"harp-{tmp_path.name}-{os.getpid()}"
     folders = ("/etc", "/usr/lib", "/usr/local", "/var/lib", "/run", str(blocks.ROOT))
     text = "".join(f"echo x > {folder}/{name}\n" for folder in folders)
-    run_in_checkout(Block("x.md", 1, f"{text}echo x > {name}2", ("checkout",)), tmp_path, SLOW_S)
+    run_in_checkout(Block("x.md", 1, f"{text}echo x > {name}-here", ("checkout",)), tmp_path, SLOW_S)
     run_on_hosts(Block("x.md", 1, text, ("gpu1",)), cluster)
-    found = [one for folder in folders for one in (name, f"{name}2") if Path(folder, one).exists()]
+    found = [one for folder in folders for one in (name, f"{name}-here") if Path(folder, one).exists()]
     assert found == []
 
 
