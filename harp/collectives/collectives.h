@@ -142,4 +142,12 @@ HARP_PUBLIC int harp_op_source(struct harp_op *op);
 /* Releases the caller's handle. An unfinished operation continues. */
 HARP_PUBLIC void harp_op_free(struct harp_op *op);
 
+/* For harp.light, in one pass over `count` elements, at most 2^31 - 1: rest += gradient, and
+ * gradient = 0. Each sum whose size is not below `bound` is a candidate for top-k, and so is NaN.
+ * Its index and value are stored in ascending order of indices, as far as there is room for `room`
+ * of them. The memory is the caller's; the arrays do not overlap. Returns the number of
+ * candidates. */
+HARP_PUBLIC size_t harp_light_candidates(float *rest, float *gradient, size_t count, float bound,
+                                         int32_t *indices, float *values, size_t room);
+
 #endif

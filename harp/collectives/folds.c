@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The build compiles this file once for each instruction set, with its flags and HARP_FOLDS, the
- * name of its struct folds. The flags forbid to contract a product and a sum, so each set gives the
- * same bits.
+ * The build compiles this file once for each instruction set, with its flags and with names for
+ * what it defines: HARP_FOLDS is its struct folds, and HARP_CANDIDATES its function of
+ * candidates.c. The flags forbid to contract a product and a sum, so each set gives the same bits.
  */
 #include "harp/collectives/folds.h"
 
@@ -116,4 +116,5 @@ const struct folds HARP_FOLDS = {
         },
     .widen = widen,
     .narrow = narrow,
+    .candidates = HARP_CANDIDATES,
 };

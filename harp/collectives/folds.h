@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loops of reductions, for several instruction sets. All sets give the same bits, so ranks on
- * different CPUs agree. Counts are elements. Pure functions: any thread.
+ * The loops of reductions and of top-k, for several instruction sets. All sets give the same bits,
+ * so ranks on different CPUs agree. Counts are elements. Pure functions: any thread.
  */
 #ifndef HARP_COLLECTIVES_FOLDS_H
 #define HARP_COLLECTIVES_FOLDS_H
@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "harp/collectives/candidates.h"
 #include "harp/collectives/collectives.h"
 
 /* to = to OP from, both in the wide type of reduce.h */
@@ -21,6 +22,7 @@ struct folds {
                 size_t count);
   void (*narrow)(enum harp_dtype dtype, uint16_t *restrict to, const float *restrict wide,
                  size_t count, float divisor);
+  candidates_function *candidates;
 };
 
 /* The sets that this CPU can run, from the fastest (0) to the plain one. NULL: no more. */

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_void_p,
+)
 from functools import lru_cache
 from typing import Any, Optional
 
@@ -80,6 +90,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "harp_op_wait": (c_int, [c_void_p, c_int64, c_int, c_char_p]),
     "harp_op_source": (c_int, [c_void_p]),
     "harp_op_free": (None, [c_void_p]),
+    "harp_light_candidates": (
+        c_size_t,
+        [c_void_p, c_void_p, c_size_t, c_float, c_void_p, c_void_p, c_size_t],
+    ),
 }
 
 

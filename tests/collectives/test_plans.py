@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedules of all collectives on up to 9 ranks, and the reductions, without a network."""
+"""The schedules of all collectives on up to 9 ranks, and their loops, without a network."""
 
 from __future__ import annotations
 
@@ -16,3 +16,7 @@ def test_windows_give_right_elements_in_any_order() -> None:
 
 def test_reductions_and_conversions() -> None:
     run("reduce-check")
+
+
+def test_candidates_of_top_k() -> None:
+    run("candidates-check")
