@@ -59,14 +59,24 @@ class Groups:
                         "give all ranks the same value"
                     )
 
-    def all_reduce(self, flat: torch.Tensor, two_d: bool) -> None:
-        """Sums a buffer of one dimension over all ranks, in place. It blocks."""
+    def is_grid(self, two_d: bool) -> bool:
+        """Whether a sum that asks for two dimensions has them."""
+        return two_d and self.intra is not None
+
+    def all_reduce(
+        self, flat: torch.Tensor, two_d: bool, async_op: bool = False
+    ) -> Optional[dist.Work]:
+        """Sums a buffer of one dimension over all ranks, in place.
+
+        It blocks, except with async_op: the sum is then under way, and a work is returned to wait
+        for. None: the sum is done.
+        """
         if self.size == 1:
-            return
-        if two_d and self.intra is not None:
+            return None
+        if self.is_grid(two_d):
             self._all_reduce_2d(flat)
-        else:
-            dist.all_reduce(flat, group=self.whole)
+            return None
+        return dist.all_reduce(flat, group=self.whole, async_op=async_op)
 
     def _all_reduce_2d(self, flat: torch.Tensor) -> None:
         """Reduce-scatter inside a group, all-reduce across the groups, all-gather inside."""

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
 
-from harp.light import topk
+from harp.light import half, residuals, topk
 from harp.light.groups import Groups
 from harp.light.lane import Lane
+from harp.light.residuals import Parts
 from harp.light.settings import Settings, read
 
-Parts = Sequence[tuple[torch.Tensor, torch.Tensor]]  # a parameter, and its place in a buffer
 KEY = "light"  # in the state_dict of an optimizer
 
 
@@ -71,38 +70,35 @@ class Reducer:
     def _reduce(
         self, flat: torch.Tensor, parts: Parts, ratio: float, average: bool
     ) -> torch.Tensor:
-        for parameter, view in parts:
-            kept = self.residuals.pop(parameter, None)
-            if kept is not None:
-                view.add_(kept.view_as(view))
         settings = self.settings
         size = flat.numel() * flat.element_size()
         if settings.topk and size >= settings.topk_least and flat.is_floating_point():
             return self._reduce_largest(flat, parts, ratio, average)
+        for parameter, view in parts:
+            kept = self.residuals.pop(parameter, None)
+            if kept is not None:
+                view.add_(kept.view_as(view))
         return self._reduce_all(flat, average)
 
     def _reduce_all(self, flat: torch.Tensor, average: bool) -> torch.Tensor:
         size = flat.numel() * flat.element_size()
         two_d = self.settings.two_d and size <= self.settings.two_d_most
+        divisor = self.groups.size if average else 1
+        if self._fp16 and flat.dtype in (torch.float32, torch.float64):
+            return half.all_reduce(flat, self.groups, two_d, divisor)
         if average:
             # Dividing first keeps the sum inside the range of 16-bit floats.
-            flat.div_(self.groups.size)
-        if self._fp16 and flat.dtype in (torch.float32, torch.float64):
-            short = flat.to(torch.float16)
-            self.groups.all_reduce(short, two_d)
-            return flat.copy_(short)
+            flat.div_(divisor)
         self.groups.all_reduce(flat, two_d)
         return flat
 
     def _reduce_largest(
         self, flat: torch.Tensor, parts: Parts, ratio: float, average: bool
     ) -> torch.Tensor:
-        sent = topk.take(flat, ratio, self.settings.topk_fp16)
-        if self._error_feedback:
-            for parameter, view in parts:
-                self.residuals[parameter] = view.clone()
-        flat.copy_(topk.sum_over(sent, self.groups.whole, flat.dtype))
-        return flat.div_(self.groups.size) if average else flat
+        rest = (residuals.buffer_of(self.residuals, flat, parts) if self._error_feedback
+                else torch.zeros_like(flat))  # fmt: skip
+        sent = topk.take(flat, rest, ratio, self.settings.topk_fp16)
+        return topk.add_all(flat, sent, self.groups.whole, self.groups.size if average else 1)
 
     def _keep_with(self, optimizer: torch.optim.Optimizer) -> None:
         """Saves and restores residuals and step with the optimizer's state_dict.

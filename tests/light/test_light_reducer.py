@@ -99,6 +99,26 @@ def test_sixteen_bits_are_within_their_rounding() -> None:
     assert not close(answers[0], 1e-6)  # they were rounded
 
 
+def in_pieces() -> list[tuple[list[float], list[str]]]:
+    """16-bit averages of a buffer as one piece and as several, and the collectives."""
+    from harp.light import half
+
+    found = []
+    for size in (SIZE, SIZE // 4):
+        half.PIECE = size
+        flat, _, called = average(True)
+        found.append((flat, list(called)))
+    return found
+
+
+def test_pieces_of_sixteen_bits_are_those_of_the_whole() -> None:
+    one, other = run(2, in_pieces)
+    assert one == other
+    (whole, at_once), (pieces, in_turn) = one
+    assert whole == pieces
+    assert (at_once, in_turn) == (["all_reduce"], ["all_reduce"] * 5)
+
+
 def largest(ratio_steps: int, feedback: bool) -> list[float]:
     """The largest error of sum(sent) + residuals against the sum of the gradients."""
     import torch
@@ -141,6 +161,30 @@ def test_buffers_below_the_threshold_are_sent_whole() -> None:
     (found, _) = run(2, largest, 0, True, LIGHT_TOPK_ALLREDUCE="1",
                      LIGHT_TOPK_THRESHOLD=str(4 * SIZE + 1))  # fmt: skip
     assert max(found[::2]) < 1e-5 and min(found[1::2]) > 900
+
+
+def alone_later() -> tuple[float, bool, bool]:
+    """A parameter comes to a bucket below the threshold after a step of top-k. The error of what it
+    has sent, and whether it and the other parameter have residuals."""
+    import torch
+
+    from harp.light import State
+
+    state, middle = State(), 400
+    one, two = torch.nn.Parameter(torch.zeros(1)), torch.nn.Parameter(torch.zeros(1))
+    flat = gradient(0)
+    total = flat[:middle] + gradient(1)[:middle]
+    state.submit(flat, [(one, flat[:middle]), (two, flat[middle:])]).wait()
+    small = gradient(1)[:middle].clone()
+    state.submit(small, [(one, small)]).wait()
+    error = float((flat[:middle] + small - total).abs().max())
+    return error, one in state.residuals, two in state.residuals
+
+
+def test_residual_leaves_with_a_bucket_that_is_sent_whole() -> None:
+    ((error, one, two),) = run(1, alone_later, LIGHT_TOPK_ALLREDUCE="1",
+                               LIGHT_TOPK_THRESHOLD=str(4 * SIZE))  # fmt: skip
+    assert error < 1e-6 and not one and two
 
 
 def test_warm_up_sends_less_with_each_step() -> None:

@@ -24,6 +24,7 @@ def main() -> None:
     rounds, size = map(int, sys.argv[1:])
     dist.init_process_group("harp")
     parameter = torch.nn.Parameter(torch.zeros(size // 4))
+    rest = torch.zeros(size // 4)
     ways = {
         "plain": State(Settings()),
         "fp16": State(Settings(), fp16=True),
@@ -42,7 +43,7 @@ def main() -> None:
             if number:
                 seconds[name].append(took)
         began = time.perf_counter()
-        topk.take(gradient, RATIO, fp16=False)
+        topk.take(gradient, rest, RATIO, fp16=False)
         if number:
             seconds["choose"].append(time.perf_counter() - began)
     if dist.get_rank() == 0:
