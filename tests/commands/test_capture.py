@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -84,11 +84,12 @@ class Publisher:
 
 
 def start_capture(
-    host: Host, path: Path, *args: str, stdout: Optional[Any] = None
+    host: Host, path: Path, *args: str, stdout: Optional[Any] = None, prefix: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
-    """stdout: of the capture, apart from its errors [both together]."""
+    """stdout: of the capture, apart from its errors [both together]. prefix: of its command."""
+    command = [sys.executable, "-m", "harp", "capture", "-w", path]
     process = host.popen(
-        [sys.executable, "-m", "harp", "capture", "-w", path, *(args or ["--seconds", "7"])],
+        [*prefix, *command, *(args or ["--seconds", "7"])],
         stdout=stdout or subprocess.PIPE,
         stderr=subprocess.PIPE if stdout else subprocess.STDOUT,
     )
@@ -338,12 +339,18 @@ def test_missing_libpcap_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_failed_write_is_one_line(lab: Lab, folders: Path, served: Publisher) -> None:
+    """Of the head, and of frames behind it: 512 bytes hold the head and few frames."""
     server, client = lab.hosts
-    process = start_capture(server, Path("/dev/full"), "-c", "100000")
+    full = server.run([sys.executable, "-m", "harp", "capture", "-w", "/dev/full"], check=False)
+    assert full.returncode == 1
+    assert full.stderr == "Error: /dev/full: [Errno 28] No space left on device\n"
+    path = folders / "out.pcapng"
+    limited = ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh"]
+    process = start_capture(server, path, "-c", "100000", prefix=limited)
     connect(client, server.address, 5001)
     said, _ = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert said == "Error: /dev/full: [Errno 28] No space left on device\n"
+    assert said == f"Error: {path}: [Errno 27] File too large\n"
 
 
 def test_standard_output_is_a_stream_of_packets(lab: Lab, folders: Path, served: Publisher) -> None:
