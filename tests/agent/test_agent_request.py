@@ -88,6 +88,7 @@ def check(data: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sanitized
+@pytest.mark.timeout(120 + EXAMPLES // 100)
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.one_of(st.binary(max_size=LIMIT + 2), nearly_good(), damaged()))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
