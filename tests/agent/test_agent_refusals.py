@@ -191,6 +191,27 @@ def test_exhausted_ports(host: Host, start_agent: StartAgent) -> None:
         client.open().close()
 
 
+def test_processes_get_disjoint_blocks(host: Host, start_agent: StartAgent) -> None:
+    agent = start_agent(host, "--ports", "61000-61031", "--block", "16")
+    code = (
+        "import sys\n"
+        "from raw_client import Client\n"
+        "print(Client(sys.argv[1]).open().first, flush=True)\nsys.stdin.read()"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    other = host.popen([sys.executable, "-c", code, str(agent.socket)], {"PYTHONPATH": path},
+                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        assert other.stdout and int(other.stdout.readline()) == 61000
+        with Client(agent.socket) as client:
+            opened = client.open()
+            assert opened.first == 61016
+            opened.close()
+    finally:
+        other.kill()
+        other.communicate()
+
+
 def test_block_with_a_port_in_use_is_skipped(host: Host, start_agent: StartAgent) -> None:
     """A job would see, and reset, that program's connection."""
     agent = start_agent(host, "--ports", "61000-61047", "--block", "16")
