@@ -172,6 +172,7 @@ def main(only_list: bool, jobs: int, names: tuple[str, ...]) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sweep()
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as folder:
+        os.chmod(folder, 0o755)  # tests run programs of the copies as other users
         run = Run(mutations, [Path(folder, str(number)) for number in range(jobs)])
         failure = run.work()
     lab.clean()  # removes the hosts of killed tests
