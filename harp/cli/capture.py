@@ -20,7 +20,7 @@ from typing import Any, Optional, Union
 import click
 
 from harp import _tables
-from harp.cli.addresses import Address
+from harp.cli.flow_options import Address, ports_option
 from harp.cli.stop import Stop
 from harp.observe import capture_filter, pcap_filter, statfile
 from harp.observe.capture_files import STDOUT, CaptureFiles
@@ -307,14 +307,7 @@ def _compiled(expression: str) -> tuple[Instruction, ...]:
     metavar="ADDRESS",
     help="Only frames from or to this peer; repeat for more.",
 )
-@click.option(
-    "--port",
-    "ports",
-    type=click.IntRange(1, 65535),
-    multiple=True,
-    metavar="PORT",
-    help="Only TCP with this port at either end; repeat for more.",
-)
+@ports_option("TCP")
 @click.option(
     "--flow",
     "flows",

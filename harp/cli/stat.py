@@ -18,8 +18,8 @@ import click
 
 from harp import _tables
 from harp.cli import stat_peers
-from harp.cli.addresses import Network
 from harp.cli.containers import containers_option
+from harp.cli.flow_options import peers_option, ports_option
 from harp.observe import flow_sums, metrics, prometheus, statfile, trace
 from harp.observe.flow_filter import FlowFilter
 from harp.observe.message_times import in_ms, percentile_s
@@ -254,22 +254,8 @@ def _show_trace(
 @click.option(
     "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
 )
-@click.option(
-    "--peer",
-    "peers",
-    type=Network(),
-    multiple=True,
-    metavar="ADDRESS[/PREFIX]",
-    help="Only flows with this host, or hosts; repeat for more.",
-)
-@click.option(
-    "--port",
-    "ports",
-    type=click.IntRange(1, 65535),
-    multiple=True,
-    metavar="PORT",
-    help="Only flows with this port at either end; repeat for more.",
-)
+@peers_option("flows")
+@ports_option("flows")
 @click.option(
     "--state",
     "states",

@@ -13,8 +13,8 @@ from typing import Any, Optional
 
 import click
 
-from harp.cli.addresses import Network
 from harp.cli.containers import containers_option
+from harp.cli.flow_options import peers_option
 from harp.observe import statfile
 from harp.observe.flow_filter import FlowFilter
 from harp.observe.flow_sums import FlowSums
@@ -216,14 +216,7 @@ def intervals(
     type=click.Choice(list(SORTS)),
     help="Order of the lines; rates begin with the largest [the oldest process first].",
 )
-@click.option(
-    "--peer",
-    "peers",
-    type=Network(),
-    multiple=True,
-    metavar="ADDRESS[/PREFIX]",
-    help="Only processes that have flows with this host, or hosts; repeat for more.",
-)
+@peers_option("processes that have flows")
 @click.option(
     "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
 )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of options that take an address."""
+"""Options that take the address or the port of a flow."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from typing import Any, Optional
 
 import click
@@ -40,3 +41,30 @@ class Network(click.ParamType):
                 param,
                 context,
             )
+
+
+Decorator = Callable[[Any], Any]
+
+
+def peers_option(what: str) -> Decorator:
+    """--peer: only `what` with one of these hosts."""
+    return click.option(
+        "--peer",
+        "peers",
+        type=Network(),
+        multiple=True,
+        metavar="ADDRESS[/PREFIX]",
+        help=f"Only {what} with this host, or hosts; repeat for more.",
+    )
+
+
+def ports_option(what: str) -> Decorator:
+    """--port: only `what` with one of these TCP ports, from 1 to 65535."""
+    return click.option(
+        "--port",
+        "ports",
+        type=click.IntRange(1, 65535),
+        multiple=True,
+        metavar="PORT",
+        help=f"Only {what} with this port at either end; repeat for more.",
+    )
