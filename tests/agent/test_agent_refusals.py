@@ -8,8 +8,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -191,48 +191,50 @@ def test_exhausted_ports(host: Host, start_agent: StartAgent) -> None:
         client.open().close()
 
 
-def test_processes_get_disjoint_blocks(host: Host, start_agent: StartAgent) -> None:
-    agent = start_agent(host, "--ports", "61000-61031", "--block", "16")
-    code = (
-        "import sys\n"
-        "from raw_client import Client\n"
-        "print(Client(sys.argv[1]).open().first, flush=True)\nsys.stdin.read()"
-    )
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    other = host.popen([sys.executable, "-c", code, str(agent.socket)], {"PYTHONPATH": path},
-                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+@contextmanager
+def beside(host: Host, code: str, **environment: str) -> Iterator[str]:
+    """Runs Python's `code`, and then keeps its process for the block. Gives its first line."""
+    code += "\nimport sys; sys.stdout.flush(); sys.stdin.read()"
+    pipe = subprocess.PIPE
+    other = host.popen([sys.executable, "-c", code], environment, stdin=pipe, stdout=pipe)
     try:
-        assert other.stdout and int(other.stdout.readline()) == 61000
-        with Client(agent.socket) as client:
-            opened = client.open()
-            assert opened.first == 61016
-            opened.close()
+        assert other.stdout
+        yield other.stdout.readline()
     finally:
         other.kill()
         other.communicate()
+
+
+def test_processes_get_disjoint_blocks(host: Host, start_agent: StartAgent) -> None:
+    agent = start_agent(host, "--ports", "61000-61031", "--block", "16")
+    code = (
+        "from raw_client import Client\n"
+        f"client = Client({str(agent.socket)!r})\n"
+        "print(client.open().first)"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    with beside(host, code, PYTHONPATH=path) as first, Client(agent.socket) as client:
+        assert int(first) == 61000
+        opened = client.open()
+        assert opened.first == 61016
+        opened.close()
 
 
 def test_block_with_a_port_in_use_is_skipped(host: Host, start_agent: StartAgent) -> None:
     """A job would see, and reset, that program's connection."""
     agent = start_agent(host, "--ports", "61000-61047", "--block", "16")
     code = (
-        "import socket, sys\n"
+        "import socket\n"
         "s = [socket.create_server(('10.77.0.1', 61007)), socket.create_server(('', 61031))]\n"
-        "print('ready', flush=True)\nsys.stdin.read()"
+        "print('ready')"
     )
-    pipe = subprocess.PIPE
-    other = host.popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe)
-    try:
-        assert other.stdout and other.stdout.readline() == "ready\n"
-        with Client(agent.socket) as client:
-            opened = client.open()
-            assert (opened.first, opened.last) == (61032, 61047)
-            assert "no local ports are left" in refusal(agent.socket, opening()).text
-            refusal(agent.socket, opening(ports=[61000, 61010]))
-            opened.close()
-    finally:
-        other.kill()
-        other.communicate()
+    with beside(host, code) as said, Client(agent.socket) as client:
+        assert said == "ready\n"
+        opened = client.open()
+        assert (opened.first, opened.last) == (61032, 61047)
+        assert "no local ports are left" in refusal(agent.socket, opening()).text
+        refusal(agent.socket, opening(ports=[61000, 61010]))
+        opened.close()
 
 
 def test_listeners_need_a_grant_of_the_same_process(host: Host, start_agent: StartAgent) -> None:
