@@ -70,17 +70,17 @@ class Rank(Program):
         self.process.stdin.flush()
 
     def finish(self, timeout: float = START_S) -> list[str]:
-        """The words after "ok"; timeout: seconds. Raises Failed."""
+        """The answer after "ok"; timeout: seconds. Raises Failed."""
         try:
             text = self._answers.get(timeout=timeout)
         except queue.Empty:
             raise AssertionError(f"no answer in {timeout} s; {self.lines()}") from None
         assert text is not None, f"the rank ended with {self.wait(10)}; {self.lines()}"
-        kind, *args = text.split()
+        kind, *answer = text.split()
         if kind == "failed":
-            raise Failed(args[0], int(args[1]), float(args[2]))
+            raise Failed(answer[0], int(answer[1]), float(answer[2]))
         assert kind == "ok", f"{text}; {self.lines()}"
-        return args
+        return answer
 
     def do(self, *args: object, timeout: float = START_S) -> list[str]:
         self.start(*args)

@@ -100,8 +100,8 @@ def find(request: Request, journal: Sequence[Step]) -> Optional[Given]:
 def _gateway(settings: netstate.Settings) -> Optional[str]:
     """The interface's IPv4 gateway: of a default route, else of any other route."""
     ways = [route.split() for route in settings.routes if route.startswith("-4 ")]
-    ways = [args for args in ways if "via" in args]
-    ways.sort(key=lambda args: args[1] != "default")
+    ways = [route for route in ways if "via" in route]
+    ways.sort(key=lambda route: route[1] != "default")
     return ways[0][ways[0].index("via") + 1] if ways else None
 
 
@@ -226,7 +226,7 @@ def _boot_steps(nic_count: int) -> list[Step]:
     if not tool:
         raise PlanError(
             "update-grub and grubby are both missing, so set-up cannot change the kernel's "
-            f"command line; add by hand: "
+            "command line; add by hand: "
             f"{bootline.boot_args(wanted)}, and use --pages 2M until then"
         )
     step = bootline.BootPages(wanted, tool)

@@ -96,19 +96,19 @@ def never(name: str) -> str:
 def _serves_others(route: str) -> bool:
     # Two kinds of routes do not count. An on-link route only makes a gateway reachable. A default
     # route here is not the host's best: it is in another table or has a worse metric.
-    args = route.split()
-    return args[1] != "default" and "via" in args
+    fields = route.split()
+    return fields[1] != "default" and "via" in fields
 
 
 def _hex_address(text: str) -> str:
     """An address of /proc/net/tcp, whose words are in host order. IPv4-mapped ones become IPv4."""
     raw = bytes.fromhex(text)
-    args = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
-    if len(args) == 4:
-        return socket.inet_ntop(socket.AF_INET, args)
-    if args.startswith(bytes(10) + b"\xff\xff"):
-        return socket.inet_ntop(socket.AF_INET, args[12:])
-    return socket.inet_ntop(socket.AF_INET6, args)
+    packed = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
+    if len(packed) == 4:
+        return socket.inet_ntop(socket.AF_INET, packed)
+    if packed.startswith(bytes(10) + b"\xff\xff"):
+        return socket.inet_ntop(socket.AF_INET, packed[12:])
+    return socket.inet_ntop(socket.AF_INET6, packed)
 
 
 def _sockets(addresses: set[str]) -> dict[str, int]:
@@ -118,10 +118,10 @@ def _sockets(addresses: set[str]) -> dict[str, int]:
         count = 0
         for table in (protocol, protocol + "6"):
             for line in sysfs.text(sysfs.at(f"proc/net/{table}")).splitlines()[1:]:
-                args = line.split()
+                fields = line.split()
                 if (
-                    int(args[3], 16) != _TIME_WAIT
-                    and _hex_address(args[1].partition(":")[0]) in addresses
+                    int(fields[3], 16) != _TIME_WAIT
+                    and _hex_address(fields[1].partition(":")[0]) in addresses
                 ):
                     count += 1
         found[protocol.upper()] = count

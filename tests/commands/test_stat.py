@@ -126,7 +126,7 @@ def test_stat_shows_all_nics_of_process(harp: Any, two_nics: list[_engine.StatFi
     assert nics == ["packet:nic0", "fault:|packet:nic1"]
     assert any(re.fullmatch(r" +tx_bytes +601  \(300 \+ 301\)", line) for line in lines)
     flows = [line.split() for line in lines if line.startswith("  link")]
-    assert [(args[1], args[-1]) for args in flows] == [("0", nics[0]), ("1", nics[1])]
+    assert [(fields[1], fields[-1]) for fields in flows] == [("0", nics[0]), ("1", nics[1])]
 
 
 @pytest.mark.parametrize("args", [["--device", "nic1"], ["--device", "packet:nic1"], ["--id"]])

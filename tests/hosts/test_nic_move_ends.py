@@ -99,17 +99,17 @@ def test_busy_link_is_closed_in_a_move(
             first, other = (
                 (link.sender, link.receiver) if closer == 0 else (link.receiver, link.sender)
             )
-            args = {link.sender: ("send", link.sends), link.receiver: ("receive", link.receives)}
+            ends = {link.sender: ("send", link.sends), link.receiver: ("receive", link.receives)}
             # Its requests are abandoned after a random time; 4 GB take longer.
-            first.start(*args[first], 4096, 1 << 20, draw.random() * 1000 * MOVING_S)
-            other.start(*args[other], 4096, 1 << 20, 60_000)
+            first.start(*ends[first], 4096, 1 << 20, draw.random() * 1000 * MOVING_S)
+            other.start(*ends[other], 4096, 1 << 20, 60_000)
             scene.set_nic(draw.randrange(2), moment % COUNT, False)
             with suppress(AssertionError):
                 first.finish(30)  # "late"
-            first.do("close", args[first][1])
+            first.do("close", ends[first][1])
             with pytest.raises(Failed):
                 other.finish(20)
-            other.do("close", args[other][1])
+            other.do("close", ends[other][1])
             all_up(rails)
         scene.connect(0, 1).move()
 

@@ -17,9 +17,9 @@ def mappings() -> tuple[list[list[str]], list[list[str]]]:
     """This process's file mappings and its other mappings, as fields of /proc/self/maps. The second
     list is empty with a sanitizer, which has such mappings of its own."""
     lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
-    named = [args for args in lines if len(args) > 5 and not args[5].startswith("[")]
-    sanitized = any("san.so" in args[5] for args in named)
-    return named, [] if sanitized else [args for args in lines if args not in named]
+    named = [fields for fields in lines if len(fields) > 5 and not fields[5].startswith("[")]
+    sanitized = any("san.so" in fields[5] for fields in named)
+    return named, [] if sanitized else [fields for fields in lines if fields not in named]
 
 
 def heap() -> int:

@@ -101,6 +101,6 @@ def test_trace_thread_blocks_signals(start: Start) -> None:
     a_failure(sender, receiver)
     tasks = Path(f"/proc/{receiver.process.pid}/task").glob("*")
     (writer,) = [one for one in tasks if (one / "comm").read_text() == "harp-trace\n"]
-    args = dict(line.split(":", 1) for line in (writer / "status").read_text().splitlines())
-    blocked = int(args["SigBlk"], 16)
+    fields = dict(line.split(":", 1) for line in (writer / "status").read_text().splitlines())
+    blocked = int(fields["SigBlk"], 16)
     assert all(blocked >> (number - 1) & 1 for number in (1, 2, 10, 12, 14, 15, 17))

@@ -21,7 +21,7 @@ UNUSED_ADDRESS = "10.77.0.77"  # an unused address of the lab's network
 
 def tcp_frame(a: Probe, b: Probe, payload: bytes = b"", **changes: object) -> Frame:
     """A segment from port a to port b."""
-    args: dict[str, object] = {
+    fields: dict[str, object] = {
         "src": a.info["address"],
         "dst": b.info["address"],
         "sport": 50000,
@@ -29,8 +29,8 @@ def tcp_frame(a: Probe, b: Probe, payload: bytes = b"", **changes: object) -> Fr
         "src_mac": a.info["mac"],
         "dst_mac": b.info["mac"],
     }
-    args.update(changes)
-    return Frame(payload=payload, **args)  # type: ignore[arg-type]
+    fields.update(changes)
+    return Frame(payload=payload, **fields)  # type: ignore[arg-type]
 
 
 def listening(host: Host) -> set[int]:

@@ -268,8 +268,9 @@ class Guest:
 
     def cpu_s(self) -> float:
         """The CPU time of QEMU so far, in seconds."""
-        args = Path(f"/proc/{self._processes[-1].pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(args[11]) + int(args[12])) / os.sysconf("SC_CLK_TCK")
+        stat = Path(f"/proc/{self._processes[-1].pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     # -- commands
 

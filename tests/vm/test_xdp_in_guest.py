@@ -58,8 +58,8 @@ def kernels_talk(guest: Guest) -> Iterator[None]:
 
 def program(guest: Guest) -> str:
     """How a program is attached to the NIC: "xdp", "xdpgeneric"; "" for none."""
-    args = guest.check("ip", "link", "show", DATA.name).split()
-    return next((word for word in args if word.startswith("xdp")), "")
+    shown = guest.check("ip", "link", "show", DATA.name).split()
+    return next((word for word in shown if word.startswith("xdp")), "")
 
 
 def test_all_reduce_over_xdp_device(guest: Guest, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class RelaySpec:
 
     def text(self) -> str:
         """The spec in the format of the relay program."""
-        args = {
+        settings = {
             "drop": self.drop,
             "drop_burst": self.drop_burst,
             "duplicate": self.duplicate,
@@ -77,7 +77,7 @@ class RelaySpec:
             "queue": self.queue,
             "seed": self.seed,
         }
-        return ",".join(f"{key}={value}" for key, value in args.items())
+        return ",".join(f"{key}={value}" for key, value in settings.items())
 
 
 def relay_program() -> Path:

@@ -18,9 +18,9 @@ def _connections(path: Path) -> Iterator[str]:
     """The inodes of the connections that the listener at this path has accepted. Accepted sockets
     have the listener's name."""
     for line in Path("/proc/net/unix").read_text().splitlines():
-        args = line.split()
-        if args[5] == CONNECTED and args[-1] == str(path):
-            yield args[6]
+        fields = line.split()
+        if fields[5] == CONNECTED and fields[-1] == str(path):
+            yield fields[6]
 
 
 def _number_of(inodes: set[str], entry: Path) -> Optional[int]:

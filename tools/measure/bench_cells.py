@@ -15,10 +15,10 @@ from tools.measure.stats import Summary, ratios, summarize
 
 def transport_of(record: Record) -> str:
     """The line of a record in its row: its transport, and its direction on a shared link."""
-    args = [record["transport"]]
+    parts = [record["transport"]]
     if record["direction"] in DIRECTIONS:
-        args.append(record["direction"] + (", copied" if record.get("copy") else ""))
-    return " ".join(args)
+        parts.append(record["direction"] + (", copied" if record.get("copy") else ""))
+    return " ".join(parts)
 
 
 @dataclass

@@ -64,11 +64,11 @@ class Row:
     @property
     def name(self) -> str:
         """The name for --only."""
-        args = [self.wire, self.op, _short(self.size)]
-        args += [f"{self.hosts}-hosts"] if self.op == "all_reduce" else []
-        args += ["busy"] if self.busy else []
-        args += [f"{self.gbit:.0f}-gbit"] if self.gbit else []
-        return " ".join(args)
+        parts = [self.wire, self.op, _short(self.size)]
+        parts += [f"{self.hosts}-hosts"] if self.op == "all_reduce" else []
+        parts += ["busy"] if self.busy else []
+        parts += [f"{self.gbit:.0f}-gbit"] if self.gbit else []
+        return " ".join(parts)
 
     @property
     def has_xdp(self) -> bool:
@@ -90,9 +90,9 @@ class Row:
 
     def matches(self, pattern: str) -> bool:
         """Whether each word of the pattern, with * and ?, is a word of the row's name."""
-        args = self.name.lower().split()
+        mine = self.name.lower().split()
         return all(
-            any(fnmatchcase(word, part) for word in args) for part in pattern.lower().split()
+            any(fnmatchcase(word, part) for word in mine) for part in pattern.lower().split()
         )
 
 

@@ -71,8 +71,8 @@ def groups_of(rows: Iterable[Row]) -> list[Group]:
 
 
 def _group_name(group: Group) -> str:
-    args = group[0].name.split()
-    return " ".join([*args[:2], *args[3:]])
+    parts = group[0].name.split()
+    return " ".join([*parts[:2], *parts[3:]])
 
 
 def choices_of(row: Row, baseline: Optional[Path]) -> list[list[Transport]]:

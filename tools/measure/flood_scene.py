@@ -56,11 +56,11 @@ def attacks() -> dict[str, Attack]:
 def _expect_ready(process: "subprocess.Popen[str]") -> list[str]:
     """The words after "ready". Raises FloodError if the flooder prints something else."""
     assert process.stdout and process.stderr
-    args = process.stdout.readline().split()
-    if args[:1] != ["ready"]:
+    answer = process.stdout.readline().split()
+    if answer[:1] != ["ready"]:
         process.kill()
         raise FloodError(f"harp-flood did not start: {process.stderr.read().strip()}")
-    return args[1:]
+    return answer[1:]
 
 
 def _result(process: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]:

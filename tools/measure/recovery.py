@@ -73,8 +73,8 @@ class Point:
 
     @property
     def name(self) -> str:
-        args = [f"{self.rtt_ms:g}ms", self.fault]
-        return "/".join(args + ([f"{self.share * 100:g}%"] if self.share else []))
+        parts = [f"{self.rtt_ms:g}ms", self.fault]
+        return "/".join(parts + ([f"{self.share * 100:g}%"] if self.share else []))
 
     def spec(self, rate_mbps: int, queue: int, seed: int) -> RelaySpec:
         spec = RelaySpec(
@@ -160,10 +160,10 @@ def judge(cell: Cell) -> list[Verdict]:
 # -- measuring
 
 
-def _turned(args: list[str], by: int) -> list[str]:
-    """The arguments in rotated order, so that each pair comes first in turn."""
-    by %= len(args)
-    return args[by:] + args[:by]
+def _turned(names: list[str], by: int) -> list[str]:
+    """The names in rotated order, so that each pair comes first in turn."""
+    by %= len(names)
+    return names[by:] + names[:by]
 
 
 class Recovery:
