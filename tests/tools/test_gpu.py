@@ -72,8 +72,10 @@ def test_plugin_is_unpacked_from_wheel(tmp_path: Path) -> None:
     wheel = tmp_path / "harp_nccl-0-cp39-abi3-linux_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(IN_WHEEL, b"\x7fELF and so on")
+        archive.writestr("harp/torch/__init__.py", "")
     plugin = unpack(wheel, tmp_path / "plugin")
     assert plugin.name == "libnccl-net.so" and plugin.read_bytes().startswith(b"\x7fELF")
+    assert (tmp_path / "plugin/harp/torch/__init__.py").is_file()
 
 
 @pytest.mark.parametrize("kind", ["missing", "no zip", "another's"])
@@ -136,6 +138,7 @@ task, fault = json.loads(sys.argv[2]), sys.argv[1]
 rank, net = task["rank"], os.environ.get("NCCL_NET", "mixed")
 assert os.environ["NCCL_HOSTID"] == f"harp-gpu-{rank}" and os.environ["NCCL_P2P_DISABLE"] == "1"
 assert "NCCL_ALGO" not in os.environ, "another run's setting"
+assert os.environ["PYTHONPATH"].split(":")[0].endswith("plugin"), "not the wheel's package"
 
 def nccl(text):
     print(f"gpu1:4{rank}:5{rank} [0] NCCL {text}", flush=True)

@@ -76,6 +76,12 @@ def test_invalid_wire_name_is_refused(name: str) -> None:
         Wire.parse(name)
 
 
+def test_missing_ip_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LabError, match="apt-get install iproute2"), Lab(hosts=2):
+        pass
+
+
 def test_connections_use_cubic(make_lab: MakeLab) -> None:
     lab = make_lab()
     server = lab.hosts[0].popen(

@@ -72,7 +72,10 @@ class Wire:
 def _ip(*args: object) -> str:
     """Runs ip(8) and returns its standard output. Raises LabError with its standard error."""
     command = ["ip", *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except FileNotFoundError:
+        raise LabError("ip(8) is not installed: apt-get install iproute2") from None
     if done.returncode:
         hint = "" if os.geteuid() == 0 else " (a lab needs root)"
         raise LabError(f"{' '.join(command)}: {done.stderr.strip()}{hint}")

@@ -93,7 +93,8 @@ def packet_site(
     **keys: object,
 ) -> Site:
     """HARP on a host's interface; faults: a specification for the fault port; port: packet or
-    xdp. It has one instance, whatever the machine's number of CPUs, unless a key says otherwise."""
+    xdp. It has one instance, whatever the machine's number of CPUs, unless a key says otherwise:
+    None leaves the key to HARP's default."""
     address = f"{host.own_address}/{host.prefix}" if own_address else "kernel"
     device = f"{port}:{host.interface}"
     lines = {"device": _behind(faults, device), "address": address, "instances": 1, **keys}
@@ -102,7 +103,9 @@ def packet_site(
         host.command([]),
         address=host.own_address if own_address else host.address,
     )
-    return site.configure("".join(f"{key} = {value}\n" for key, value in lines.items()))
+    return site.configure(
+        "".join(f"{key} = {value}\n" for key, value in lines.items() if value is not None)
+    )
 
 
 def wire_path() -> Path:

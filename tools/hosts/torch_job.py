@@ -37,12 +37,15 @@ class TorchRank(Program):
         return "\n".join([*self.printed, *self.lines()][-40:])
 
 
-def sites(folder: Path, lab: Lab, ranks: int, hosts: Optional[int] = None) -> list[Site]:
-    """A site for each rank; the ranks take turns on the first `hosts` hosts, or on all."""
+def sites(
+    folder: Path, lab: Lab, ranks: int, hosts: Optional[int] = None, instances: Optional[int] = 1
+) -> list[Site]:
+    """A site for each rank; the ranks take turns on the first `hosts` hosts, or on all. HARP
+    chooses the number of instances if it is None."""
     made = []
     for rank in range(ranks):
         host = lab.hosts[rank % (hosts or len(lab.hosts))]
-        made.append(packet_site(folder / str(rank), host))
+        made.append(packet_site(folder / str(rank), host, instances=instances))
     return made
 
 

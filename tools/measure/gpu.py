@@ -121,13 +121,14 @@ def newest_wheel() -> Path:
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """Unpacks the wheel's plugin under the name that NCCL looks for. Raises Unfit if the wheel has
-    none."""
+    """Unpacks the wheel, and its plugin under the name that NCCL looks for. Raises Unfit if the
+    wheel has none."""
     folder.mkdir(parents=True, exist_ok=True)
     plugin = folder / "libnccl-net.so"
     try:
         with zipfile.ZipFile(wheel) as archive:
             plugin.write_bytes(archive.read(IN_WHEEL))
+            archive.extractall(folder)
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise Unfit(f"{wheel}: {error}; is it a wheel of harp-nccl?") from None
     return plugin
@@ -150,10 +151,13 @@ def kinds(plugin: Path, gpu: dict[str, str]) -> tuple[Kind, Kind, Kind]:
     """HARP, NCCL's sockets, and a job with HARP disabled on the second host. `gpu` has further
     variables."""
     folders = [str(plugin.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    harp = {**gpu, "LD_LIBRARY_PATH": ":".join(folders)}
+    # The ranks import the wheel's package, which is beside the plugin, before the checkout's.
+    modules = [str(plugin.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    both = {**gpu, "PYTHONPATH": ":".join(modules)}
+    harp = {**both, "LD_LIBRARY_PATH": ":".join(folders)}
     return (
         Kind("HARP", {**harp, "NCCL_NET": "HARP"}),
-        Kind("Socket", {**gpu, "NCCL_NET": "Socket"}),
+        Kind("Socket", {**both, "NCCL_NET": "Socket"}),
         Kind("mixed", harp, {"HARP_DISABLE": "1"}, MIXED_LIMIT_S),
     )
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from tools.measure.gpu_train import REDUCTIONS, train
@@ -24,21 +26,25 @@ def say(kind: str, **found: Any) -> None:
     print("GPU " + json.dumps({"kind": kind, **found}), flush=True)
 
 
-def pattern(torch: Any, count: int, rank: int, dtype: Any) -> Any:
-    """Small integers that differ from rank to rank. Their sums are exact in every type."""
-    index = torch.arange(count, device="cuda", dtype=torch.int64)
-    return ((index * (7 + rank) + 13 * rank) % 1001).to(dtype)
+def pattern(torch: Any, like: Any, rank: int) -> Any:
+    """Small integers that differ from rank to rank, in the size, type and device of a tensor.
+    Their sums are exact in every type."""
+    index = torch.arange(like.numel(), device=like.device, dtype=torch.int64)
+    return ((index * (7 + rank) + 13 * rank) % 1001).to(like.dtype)
 
 
 def wrong(torch: Any, reduced: Any, ranks: int) -> int:
     """The number of elements that differ from the sum of all ranks' patterns."""
-    expected = sum(pattern(torch, reduced.numel(), rank, reduced.dtype) for rank in range(ranks))
+    expected = sum(pattern(torch, reduced, rank) for rank in range(ranks))
     return int((reduced != expected).sum().item())
 
 
-def check(torch: Any, task: dict[str, Any], size: int, name: str, reduce: Any) -> None:
+def check(
+    torch: Any, task: dict[str, Any], size: int, name: str, reduce: Any, device: str = "cuda"
+) -> None:
     for dtype in (torch.float32, torch.int32):
-        data = pattern(torch, max(1, size // 4), task["rank"], dtype)
+        like = torch.empty(max(1, size // 4), dtype=dtype, device=device)
+        data = pattern(torch, like, task["rank"])
         reduce(data)
         torch.cuda.synchronize()
         found = wrong(torch, data, task["ranks"])
@@ -69,6 +75,19 @@ def run_all(torch: Any, task: dict[str, Any], name: str, reduce: Any) -> None:
         check(torch, task, size, name, reduce)
     for size in task["sizes"]:
         clock(torch, task, size, name, reduce)
+
+
+def check_devices(torch: Any, task: dict[str, Any]) -> None:
+    """Checks a group with two backends: HARP's own sums CPU tensors, and NCCL sums GPU tensors."""
+    import harp.torch  # noqa: F401, which makes the backend known
+
+    group = torch.distributed.new_group(backend="cpu:harp,cuda:nccl")
+    for device in ("cpu", "cuda"):
+        for size in task["sizes"]:
+            name = f"cpu:harp,cuda:nccl on {device}"
+            check(
+                torch, task, size, name, partial(torch.distributed.all_reduce, group=group), device
+            )
 
 
 # -- NCCL without PyTorch
@@ -137,6 +156,8 @@ def main() -> None:
     nccl = Nccl(torch, task, store)
     run_all(torch, task, "nccl", nccl.all_reduce)
     nccl.close()
+    if os.environ.get("NCCL_NET") != "Socket":  # which makes HARP decline
+        check_devices(torch, task)
     for reduction in REDUCTIONS:
         train(torch, task, reduction, say)
     dist.barrier()

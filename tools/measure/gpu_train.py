@@ -12,8 +12,10 @@ from typing import Any, Callable
 
 BATCH = 32  # images of a rank in each step
 WARMUP, STEPS = 3, 10
+RATE = 1e-3  # of learning
 CHANNELS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
-REDUCTIONS = ("plain", "fp16", "top-k")  # of gradients; the others are those of harp.light
+# Of gradients. The first is PyTorch's, and the others are those of harp.light.
+REDUCTIONS = ("plain", "fp16", "top-k", "hvd fp16")
 
 
 def vgg16(torch: Any) -> Any:
@@ -30,9 +32,8 @@ def vgg16(torch: Any) -> Any:
     return nn.Sequential(*layers, nn.Linear(4096, 1000)).cuda()
 
 
-def _parallel(torch: Any, reduction: str) -> Any:
-    """The model on all ranks, with a hook of LightCC for a reduction that is not plain."""
-    torch.manual_seed(1)
+def _by_ddp(torch: Any, reduction: str) -> tuple[Any, Any]:
+    """Model and optimizer with DDP, and a hook of LightCC for a reduction that is not plain."""
     model = torch.nn.parallel.DistributedDataParallel(vgg16(torch), device_ids=[0])
     if reduction != "plain":
         import harp.light
@@ -41,7 +42,22 @@ def _parallel(torch: Any, reduction: str) -> Any:
         settings = harp.light.Settings(topk=topk, topk_fp16=topk)
         state = harp.light.State(settings, fp16=not topk)
         model.register_comm_hook(state, harp.light.hook)
-    return model
+    return model, torch.optim.SGD(model.parameters(), lr=RATE)
+
+
+def _by_horovod(torch: Any) -> tuple[Any, Any]:
+    """Model and optimizer with Horovod's interface, which uses the present process group."""
+    import harp.light.torch as hvd
+
+    hvd.init()
+    model = vgg16(torch)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=RATE),
+        named_parameters=model.named_parameters(),
+        compression=hvd.Compression.fp16,
+    )
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    return model, optimizer
 
 
 def _equal_on_all_ranks(torch: Any, model: Any, ranks: int) -> bool:
@@ -54,8 +70,8 @@ def _equal_on_all_ranks(torch: Any, model: Any, ranks: int) -> bool:
 def train(torch: Any, task: dict[str, Any], reduction: str, say: Callable[..., None]) -> None:
     """Prints a document: images per second of all ranks, and whether the ranks' models are equal
     and finite."""
-    model = _parallel(torch, reduction)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    torch.manual_seed(1)
+    model, optimizer = _by_horovod(torch) if "hvd" in reduction else _by_ddp(torch, reduction)
     torch.manual_seed(100 + task["rank"])
     images = torch.randn(BATCH, 3, 224, 224, device="cuda")
     labels = torch.randint(1000, (BATCH,), device="cuda")

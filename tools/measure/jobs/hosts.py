@@ -78,11 +78,12 @@ def run(
     limit_s: float = JOB_LIMIT_S,
 ) -> Run:
     """Runs a program of PROGRAMS with a rank on each host, or with `ranks` that share the hosts.
+    HARP has its own number of instances, as for users.
 
     Raises LabError, RelayError, or AssertionError if a rank fails or limit_s passes.
     """
     with Lab(hosts=max(2, hosts), wire=wire, relay=relay) as lab, TemporaryDirectory() as folder:
-        places = sites(Path(folder), lab, ranks or hosts, hosts)
+        places = sites(Path(folder), lab, ranks or hosts, hosts, instances=None)
         with torch_job(places, PROGRAMS / program, *args) as job:
             end_well(job, limit_s)
             return Run(told(job[0]), lab.wire.name)
