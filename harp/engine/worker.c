@@ -3,6 +3,9 @@
  * An instance's worker thread. It polls while there is traffic. It then spins, yields, and sleeps
  * on the port's descriptor and the doorbell until the next deadline. The worker sleeps while an
  * application thread polls, if these are to poll (poll_threads.h).
+ *
+ * The worker sleeps at once on a crowded CPU, which other threads use, too. A yield there lasts for
+ * the time slice of another thread, but the kernel runs a sleeper as soon as its frame has come.
  */
 #include <errno.h>
 #include <poll.h>
@@ -19,6 +22,8 @@
 #define SPIN_NS 50000ull           /* busy polls after the last work */
 #define YIELD_NS 200000ull         /* end of the time in which it yields between polls */
 #define CALLERS_YIELD_NS 20000ull  /* the same if callers poll; it does not spin then */
+#define CROWDED_NS 100000ull       /* a yield that lasts so long ran another thread */
+#define CROWDED_FOR_NS 50000000ull /* until the worker yields again on a crowded CPU */
 #define CALLER_FRESH_NS 300000ull  /* a caller that has polled within this time will poll again */
 #define LAST_COUNT_NS 100000000ull /* bound of harp_instance_stop's wait for the poll lock */
 
@@ -122,10 +127,20 @@ static void let_go(struct harp_instance *instance, bool *held)
   *held = false;
 }
 
+/* Yields, and returns whether another thread has run on this CPU meanwhile. */
+static bool yield_to_others(void)
+{
+  uint64_t before = harp_clock_ns();
+  sched_yield();
+  return harp_clock_ns() - before > CROWDED_NS;
+}
+
 static void *work(void *argument)
 {
   struct harp_instance *instance = argument;
-  uint64_t last_work = harp_clock_ns(), spin = instance->callers_poll ? 0 : SPIN_NS;
+  uint64_t last_work = harp_clock_ns(), crowded_until = 0;
+  uint64_t spin = instance->callers_poll ? 0 : SPIN_NS;
+  uint64_t yield = instance->callers_poll ? CALLERS_YIELD_NS : YIELD_NS;
   bool held = false;
   while (!atomic_load_explicit(&instance->stop, memory_order_relaxed)) {
     uint64_t now = harp_clock_ns();
@@ -136,18 +151,19 @@ static void *work(void *argument)
     }
     last_work = poll_as_worker(instance, &held) ? now : last_work;
     uint64_t idle = now - last_work;
-    if (idle < spin) {
+    bool crowded = now < crowded_until;
+    if (idle < spin && !crowded) {
       continue;
     }
     let_go(instance, &held);
     if (idle == 0) {
       continue; /* the poll found work */
     }
-    if (idle < (instance->callers_poll ? CALLERS_YIELD_NS : YIELD_NS)) {
-      sched_yield();
-      continue;
+    if (idle >= yield || crowded) {
+      sleep_until_work(instance);
+    } else if (yield_to_others()) {
+      crowded_until = now + CROWDED_FOR_NS;
     }
-    sleep_until_work(instance);
   }
   let_go(instance, &held);
   return NULL;

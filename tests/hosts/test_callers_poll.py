@@ -12,6 +12,7 @@ import pytest
 from ranks import Rank, connect, packet_site, wait_until
 
 from tools.hosts.lab import Lab
+from tools.measure.load import compute_loops
 
 MESSAGES, SIZE = 4000, 16384
 PAUSE_S = 0.5
@@ -61,3 +62,19 @@ def test_worker_polls_again_if_callers_stop(lab: Lab, tmp_path: Path) -> None:
             wait_until(lambda: polls(other)[1] > before[1], 20, "nobody polls", [other])
             assert polls(other)[0] == before[0]
             link.receiver.do("receive", link.receives, 1, SIZE, 5000)
+
+
+def test_worker_sleeps_on_crowded_cpu(lab: Lab, tmp_path: Path) -> None:
+    """A yield lasts for the time slice of a compute loop, but the kernel wakes a sleeper at once.
+    A worker that yields there sleeps after less than one of 300 idle polls."""
+    sites = [packet_site(tmp_path / str(host.index), host, threads="worker") for host in lab.hosts]
+
+    def total(counter: str) -> int:
+        return sum(site.published()[0].totals[counter] for site in sites)
+
+    with Rank(sites[0]) as one, Rank(sites[1]) as other, compute_loops(lab.hosts[0]):
+        link = connect(one.init(), other.init())
+        sleeps, idle = total("sleeps"), total("polls_idle")
+        link.move(MESSAGES, SIZE)
+        sleeps, idle = total("sleeps") - sleeps, total("polls_idle") - idle
+        assert sleeps > idle / 50, f"{sleeps} sleeps in {idle} idle polls"
