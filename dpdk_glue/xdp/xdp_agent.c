@@ -62,6 +62,13 @@ int harp_xdp_agent_open(struct xdp_port *xdp, const struct harp_port_config *con
   }
   harp_agent_read_device(&xdp->device, &reply);
   int rc = adopt(xdp, &reply, fds);
+  if (rc == -EBUSY) {
+    return harp_port_fail(error, rc,
+                          "xdp:%s: this kernel lets no process map a socket that the agent has "
+                          "bound (Linux 6.4 does); set device = packet:%s, or set HARP_AGENT= "
+                          "(empty) to use HARP's own privileges",
+                          name, name);
+  }
   return rc < 0 ? harp_port_fail(error, rc, "xdp:%s: cannot map the agent's sockets: %s", name,
                                  strerror(-rc))
                 : 0;

@@ -17,7 +17,7 @@ from harp.agent.request import VERSION
 from harp.cli.findings import Finding, fault, note, ok
 
 ABOUT = "agent"
-XDP_KERNEL = (5, 10)
+XDP_KERNEL = (6, 4)  # a process maps the rings of a socket that another one has bound
 
 
 def in_use() -> Optional[dict[str, Any]]:
@@ -96,8 +96,8 @@ def _about_version(path: Path, version: int) -> Iterator[Finding]:
 def _about_kernel(hello: dict[str, Any]) -> Iterator[Finding]:
     numbers = re.match(r"(\d+)\.(\d+)", str(hello.get("kernel", "")))
     if numbers and tuple(map(int, numbers.groups())) < XDP_KERNEL:
-        yield note(ABOUT, f"the node's Linux {numbers[0]} is older than 5.10, which xdp devices "
-                   "need; use packet devices")  # fmt: skip
+        yield note(ABOUT, f"the node's Linux {numbers[0]} is older than 6.4, which xdp devices "
+                   "of an agent need; use packet devices")  # fmt: skip
     if hello.get("may_lock_memory") is False:
         yield note(ABOUT, "its limit of locked memory is too low for xdp devices; raise it "
                    "(LimitMEMLOCK=infinity), or give it CAP_IPC_LOCK")  # fmt: skip

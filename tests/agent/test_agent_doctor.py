@@ -124,8 +124,8 @@ def findings(monkeypatch: pytest.MonkeyPatch, answer: Any, **more: Any) -> list[
     [
         ({"may": True, "version": 0}, "note", "speaks protocol 0"),
         ({"may": True}, "ok", "protocol 1"),  # before it told its version
-        ({"may": True, "kernel": "5.4.0-1"}, "note", "Linux 5.4 is older than 5.10"),
-        ({"may": True, "kernel": "5.10.2"}, "ok", "serves this user"),
+        ({"may": True, "kernel": "6.1.0-1"}, "note", "Linux 6.1 is older than 6.4"),
+        ({"may": True, "kernel": "6.4.0"}, "ok", "serves this user"),
         ({"may": True, "may_lock_memory": False}, "note", "LimitMEMLOCK=infinity"),
         ([], "fault", "answers something else"),
     ],

@@ -75,14 +75,17 @@ def _counters(guest: Guest, folder: Path) -> dict[str, int]:
     return statfile.read(copy).totals
 
 
-def reduce_together(guest: Guest, folder: Path, sizes: tuple[str, ...], *more: str) -> Reduced:
-    """Runs an all_reduce of these sizes; `more` are arguments only for the guest's rank."""
+def reduce_together(
+    guest: Guest, folder: Path, sizes: tuple[str, ...], *more: str, prefix: tuple[str, ...] = ()
+) -> Reduced:
+    """Runs an all_reduce of these sizes; `more` are arguments only for the guest's rank. `prefix`
+    precedes its command line."""
     rendezvous = f"{MANAGEMENT.peer}:{PORT}"
     args = ["all_reduce", *sizes, *TIMEOUT, "--nranks", "2", "--rendezvous", rendezvous]
     here = _host_rank(guest, folder, args)
     environment = {"NCCL_DEBUG": "INFO", "HARP_TIMEOUT_MS": "60000", "HARP_RUN_DIR": RUN_DIR}
     # The C program of `harp perf`: Python takes seconds to start in a guest.
-    command = [build_dir() / "harp/bench/harp-perf", *args, *more, "--rank", "1"]
+    command = [*prefix, build_dir() / "harp/bench/harp-perf", *args, *more, "--rank", "1"]
     command += ["--plugin", build_dir() / "plugin/libnccl-net.so"]
     there = guest.run("sh", "-c", KEEPING, "sh", *command, env=environment)
     out, err = here.communicate(timeout=60)

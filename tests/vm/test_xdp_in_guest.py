@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,12 +31,13 @@ DEVICE = ("--device", f"xdp:{DATA.name}")
 
 # Starts the command, waits until its XDP program is attached, and kills it.
 KILLED = f"""
-"$@" & rank=$!
-for i in $(seq 300); do ip link show {DATA.name} | grep -q xdp && break; sleep 0.2; done
+"$@" & pid=$!
+for i in $(seq 600); do ip link show {DATA.name} | grep -q xdp && break; sleep 0.2; done
 ip link show {DATA.name}
-kill -9 $rank
-wait $rank 2>/dev/null
+kill -9 $pid
+wait $pid 2>/dev/null
 """
+SSH_PORT, KEYS = 2222, "/tmp/ssh-keys"
 
 
 @contextmanager
@@ -56,6 +58,64 @@ def kernels_talk(guest: Guest) -> Iterator[None]:
     assert guest.wait(echo).code == 0
 
 
+class SshSession:
+    """An ssh session with the guest over the NIC. A thread sends lines, and cat in the guest sends
+    them back."""
+
+    def __init__(self, guest: Guest, folder: Path) -> None:
+        key = folder / "key"
+        shown = subprocess.run(
+            ["dropbearkey", "-t", "ed25519", "-f", str(key)], capture_output=True, text=True
+        )
+        public = next(line for line in shown.stdout.splitlines() if line.startswith("ssh-"))
+        guest.write("/root/.ssh/authorized_keys", public + "\n")
+        guest.check("sh", "-c", "chmod go= /root /root/.ssh /root/.ssh/*")
+        serve = (
+            f"dropbearkey -t ed25519 -f {KEYS} && exec dropbear -F -E -s -r {KEYS} -p {SSH_PORT}"
+        )
+        self._server = guest.start("sh", "-c", serve)
+        self._guest = guest
+        args = ["dbclient", "-y", "-y", "-i", str(key), "-p", str(SSH_PORT), f"root@{DATA.address}"]
+        for _ in range(200):  # until the guest listens
+            self._client = guest.host.popen(
+                [*args, "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, bufsize=1, text=True,
+            )  # fmt: skip
+            if self._line_returns():
+                break
+            self._client.kill()
+            said = self._client.communicate()[1]
+            time.sleep(0.5)
+        else:
+            pytest.fail(f"no ssh session: {said}")
+        self.lines, self._ends = 0, threading.Event()
+        self._thread = threading.Thread(target=self._talk)
+        self._thread.start()
+
+    def _line_returns(self) -> bool:
+        assert self._client.stdin and self._client.stdout
+        try:
+            print("line", file=self._client.stdin, flush=True)
+        except BrokenPipeError:
+            return False
+        return self._client.stdout.readline() == "line\n"
+
+    def _talk(self) -> None:
+        while not self._ends.wait(0.1) and self._line_returns():
+            self.lines += 1
+
+    def end(self) -> int:
+        """Returns the number of lines that came back. The session must still work."""
+        self._ends.set()
+        self._thread.join(60)
+        assert self._line_returns(), "the ssh session broke"
+        self._client.kill()
+        self._client.communicate()
+        self._guest.run("pkill", "-x", "dropbear")
+        self._guest.wait(self._server)
+        return self.lines
+
+
 def program(guest: Guest) -> str:
     """How a program is attached to the NIC: "xdp", "xdpgeneric"; "" for none."""
     shown = guest.check("ip", "link", "show", DATA.name).split()
@@ -64,8 +124,10 @@ def program(guest: Guest) -> str:
 
 def test_all_reduce_over_xdp_device(guest: Guest, tmp_path: Path) -> None:
     with configured(guest, *DEVICE), kernels_talk(guest):
+        session = SshSession(guest, tmp_path)
         sizes = ("-b", "8", "-e", "1M", "-f", "37", "-n", "2", "-w", "1")
         reduced = reduce_together(guest, tmp_path, sizes)
+        assert session.end() > 1
     assert len(reduced.records) > 3 and reduced.is_right
     assert f"xdp {DATA.name}, {DATA.address}/24 (the kernel's)" in reduced.said
     assert reduced.counters["xdp_sockets"] >= 1
