@@ -321,6 +321,7 @@ JOB_S = 600  # a job of 8 ranks ends and the next begins
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600 if FULL else 120)
 def test_a_day_of_scrapes_stays_bounded(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readings of 24 hours while jobs come and go, and with them their flows and peers. The memory
     blocks that stay and the number of series do not grow with time."""
