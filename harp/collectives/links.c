@@ -11,7 +11,8 @@
 
 enum {
   STAGING = LINK_STAGED * LINK_SLICE,
-  MEMORY = STAGING + LINK_MESSAGES * LINK_SHORT, /* bytes of a link */
+  SHORTS = LINK_MESSAGES * LINK_SHORT,
+  MEMORY = STAGING + SHORTS, /* bytes of a link */
   DIRECTIONS = 2,
 };
 
@@ -91,13 +92,19 @@ void link_forget(struct link *link)
   }
 }
 
+static void deregister(const struct link *link, void *mhandle)
+{
+  if (mhandle) {
+    net_api()->deregister_memory(link->comm, mhandle);
+  }
+}
+
 static void close_link(struct link *link)
 {
   if (link->comm) {
     link_forget(link);
-    if (link->mhandle) {
-      net_api()->deregister_memory(link->comm, link->mhandle);
-    }
+    deregister(link, link->short_mhandle);
+    deregister(link, link->staging_mhandle);
     if (link->sends) {
       net_api()->close_send(link->comm);
     } else {
@@ -105,7 +112,7 @@ static void close_link(struct link *link)
     }
   }
   free(link->connect_handle);
-  link->comm = link->mhandle = link->connect_handle = NULL;
+  link->comm = link->short_mhandle = link->staging_mhandle = link->connect_handle = NULL;
   link->posted = link->done = 0;
 }
 
@@ -173,10 +180,19 @@ static bool failed(ncclResult_t call, int *result)
   return call != ncclSuccess;
 }
 
-static bool register_own(struct link *link, int *result)
+static bool register_shorts(struct link *link, int *result)
 {
-  return !failed(net_api()->register_memory(link->comm, link->memory, MEMORY, &link->mhandle),
-                 result);
+  return !failed(
+      net_api()->register_memory(link->comm, link->memory + STAGING, SHORTS, &link->short_mhandle),
+      result);
+}
+
+static bool register_staging(struct link *link, int *result)
+{
+  return link->staging_mhandle ||
+         !failed(
+             net_api()->register_memory(link->comm, link->memory, STAGING, &link->staging_mhandle),
+             result);
 }
 
 static int connect_link(struct links *links, struct link *link, int *result)
@@ -194,7 +210,7 @@ static int connect_link(struct links *links, struct link *link, int *result)
   if (!link->comm) {
     return 0;
   }
-  if (!register_own(link, result)) {
+  if (!register_shorts(link, result)) {
     return -1;
   }
   struct hello hello = {HELLO_MAGIC, (uint32_t)links->rank, (uint32_t)link->use};
@@ -245,7 +261,7 @@ static int identify(struct links *links, struct unidentified *opened, size_t siz
     opened->comm = opened->mhandle = NULL;
   }
   close_unidentified(opened);
-  return known && !register_own(link, result) ? -1 : 0;
+  return known && !register_shorts(link, result) ? -1 : 0;
 }
 
 static int identify_links(struct links *links, int *result)
@@ -319,14 +335,19 @@ int link_post(struct link *link, void *data, size_t bytes, bool staged, void *ow
     return 0;
   }
   *message = (struct link_message){.owner = owner, .step = step, .bytes = bytes};
-  void *mhandle = link->mhandle, *memory = data;
-  if (!staged && bytes <= LINK_SHORT) {
+  void *mhandle = link->short_mhandle, *memory = data;
+  if (staged) {
+    if (!register_staging(link, result)) {
+      return -1;
+    }
+    mhandle = link->staging_mhandle;
+  } else if (bytes <= LINK_SHORT) {
     memory = short_message(link, link->posted);
     if (link->sends) {
       memcpy(memory, data, bytes);
     }
     message->deliver = data;
-  } else if (!staged) {
+  } else {
     if (!(mhandle = registered(link, data, bytes, result))) {
       return -1;
     }

@@ -25,11 +25,11 @@ enum { LINK_HANDLE = 128 }; /* bytes of a listener's handle: NCCL_NET_HANDLE_MAX
 enum link_use { LINK_COLLECTIVE, LINK_P2P, LINK_USES };
 
 enum {
-  LINK_SHORT = 32768,  /* bytes; HARP copies messages up to this size, too */
-  LINK_MESSAGES = 8,   /* outstanding messages */
-  LINK_SLICE = 131072, /* bytes of a staged message at most */
-  LINK_STAGED = 4,     /* staged messages; fewer than LINK_MESSAGES */
-  LINK_LONG = 1 << 30, /* bytes of a message at most: plugins count some sizes in an int */
+  LINK_SHORT = 32768,   /* bytes; HARP copies messages up to this size, too */
+  LINK_MESSAGES = 8,    /* outstanding messages */
+  LINK_SLICE = 1 << 20, /* bytes of a staged message at most */
+  LINK_STAGED = 4,      /* staged messages; fewer than LINK_MESSAGES */
+  LINK_LONG = 1 << 30,  /* bytes of a message at most: plugins count some sizes in an int */
 };
 
 /* A message that the plugin has accepted. */
@@ -56,7 +56,8 @@ struct link {
   enum link_use use;
   int peer;
   uint8_t *memory; /* staged messages, then short ones */
-  void *mhandle;   /* of memory */
+  void *short_mhandle;
+  void *staging_mhandle; /* NULL: no message was staged yet. Some ports pin registered memory */
   struct registration *registrations;
   struct link_message messages[LINK_MESSAGES];
   unsigned posted, done; /* messages since the link opened */

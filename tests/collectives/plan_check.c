@@ -80,6 +80,22 @@ static unsigned counts_of(int kind, int ranks)
   return sizeof counts / sizeof counts[0] - (ranks > 4 && kind > HARP_BROADCAST);
 }
 
+/* Sums and pipelines of so many slices that the staging is used again. */
+static unsigned check_long_ones(unsigned seed)
+{
+  static const int kinds[] = {HARP_ALL_REDUCE, HARP_REDUCE, HARP_BROADCAST, HARP_REDUCE_SCATTER};
+  unsigned wrong = 0;
+  for (unsigned i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    for (int ranks = 2; ranks <= 3; ranks++) {
+      size_t shares = kinds[i] == HARP_REDUCE_SCATTER ? 1 : (size_t)ranks;
+      size_t bytes = shares * (LINK_STAGED + 2) * LINK_SLICE;
+      wrong += !check(kinds[i], ranks, HARP_FLOAT32, bytes / 4 + 9, ++seed);
+      wrong += !check(kinds[i], ranks, HARP_BFLOAT16, bytes / 2 + 9, ++seed);
+    }
+  }
+  return wrong;
+}
+
 int main(void)
 {
   unsigned checks = 0, wrong = 0;
@@ -92,6 +108,7 @@ int main(void)
       }
     }
   }
-  printf("%u plans, %u wrong\n", checks, wrong);
+  wrong += check_long_ones(checks);
+  printf("%u plans, and long ones; %u wrong\n", checks, wrong);
   return wrong > 0;
 }
