@@ -95,13 +95,15 @@ def _remedy(one: Host) -> str:
 
 
 def _enabled(hosts: Sequence[Host]) -> Iterator[Finding]:
-    """Names the hosts on which NCCL does not find HARP, if it finds HARP on others."""
+    """Names the hosts on which NCCL does not find HARP, if it finds HARP on others. harprun makes
+    NCCL find HARP on a host without a plugin, so an absent plugin is a fault only beside hosts on
+    which NCCL finds HARP."""
     without = [one for one in hosts if one.facts["state"] != facts_of.ENABLED]
     states = {one.facts["state"] for one in hosts}
     if len(states) == 1:  # doctor has said it
         return
-    if states == {facts_of.HIDDEN, facts_of.ABSENT}:
-        without = [one for one in without if one.facts["state"] == facts_of.HIDDEN]
+    if facts_of.ENABLED not in states:
+        without = [one for one in without if one.facts["state"] != facts_of.ABSENT]
     for one in without:
         yield fault(
             "HARP", f"{one.name}: {_STATES[one.facts['state']]}, and {_HALF}; {_remedy(one)}"
@@ -242,6 +244,8 @@ def declined(hosts: Sequence[Host], why: Sequence[Optional[str]]) -> Iterator[Fi
         for rank in one.ranks:
             if why[rank]:
                 texts.setdefault(str(why[rank]), []).append(rank)
+        if one.facts["state"] == facts_of.OFF and not all(why):  # _enabled has said it
+            continue
         for text, ranks in texts.items():
             listed = ", ".join(map(str, ranks))
             yield fault("HARP", f"{one.name}: declines on rank {listed}, and {so}: {text}")

@@ -79,10 +79,11 @@ def sentences(
     least = min(hosts, key=lambda host: each[host.number].gbit)
     one = each[least.number]
     gpus = f"{one.gpu_count} GPUs (PCIe {one.gpus:.0f} Gbit/s)" if one.gpu_count else "no GPU found"
+    limited = "each host" if len(set(each.values())) == 1 else least.name
     lines = [
         f"What would NCCL get: at most {one.gbit:.4g} Gbit/s into each host, so all_reduce has a "
         f"bus bandwidth of at most {one.gbit / 8:.3g} GB/s. The limit is the {one.limit} of "
-        f"{least.name}: {one.rails} rail{'s' if one.rails != 1 else ''} of {one.nics:.4g} Gbit/s "
+        f"{limited}: {one.rails} rail{'s' if one.rails != 1 else ''} of {one.nics:.4g} Gbit/s "
         f"together, {gpus}.",
     ]
     measured = inbound(hosts, together, host_of)

@@ -67,6 +67,8 @@ def cell(value: Optional[float]) -> str:
     """A value of a matrix in at most six characters; "-" for none."""
     if value is None:
         return "-"
+    if value < 0.01:  # three digits of it would be wider than a column
+        return f"{value:.4f}"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -80,7 +82,7 @@ TITLES = (
 def _table(matrix: Matrix) -> Iterator[str]:
     yield "      " + "".join(f"{number:>7}" for number in range(len(matrix)))
     for number, row in enumerate(matrix):
-        yield f"{number:>6}" + "".join(f"{cell(value):>7}" for value in row)
+        yield f"{number:>6}" + "".join(f" {cell(value):>6}" for value in row)
 
 
 def text(report: Mapping[str, Any]) -> Iterator[str]:

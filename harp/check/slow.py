@@ -90,6 +90,7 @@ def judge(
     were measured again."""
     best = lanes(rates, places)
     usual = good(best, beside)
+    others = f"{usual:.3g} on {'good ones measured beside them' if beside else 'others'}"
     bad: dict[tuple[int, int], float] = {}  # the slowest lane of each slow link
     for (source, target), rate in best.items():
         if rate < SLOW * usual:
@@ -101,7 +102,7 @@ def judge(
         way = blame.direction(host, mine)
         yield fault(
             "slow host",
-            f"{hosts[host].name}: {rate:.3g} Gbit/s on links {way} it, and {usual:.3g} on others; "
+            f"{hosts[host].name}: {rate:.3g} Gbit/s on links {way} it, and {others}; "
             "see the speed of its port (ethtool), its cable, its CPUs' load, and limits of the "
             "cloud",
         )
@@ -109,7 +110,7 @@ def judge(
         yield fault(
             "slow link",
             f"from {hosts[one].name} to {hosts[other].name}: {bad[one, other]:.3g} Gbit/s, and "
-            f"{usual:.3g} on others; see the switches and cables between them, and "
+            f"{others}; see the switches and cables between them, and "
             "tcp_retransmits in harp stat",
         )
 

@@ -12,7 +12,19 @@ from typing import Any
 
 import pytest
 
-from harp.check import agree, blame, broken, expect, frames, launcher, reach, run, slow, tournament
+from harp.check import (
+    agree,
+    blame,
+    broken,
+    expect,
+    frames,
+    launcher,
+    reach,
+    report,
+    run,
+    slow,
+    tournament,
+)
 from harp.check.hosts import Host
 from harp.check.pace import Pace
 from harp.check.rendezvous import Rendezvous, RendezvousError
@@ -113,6 +125,15 @@ def test_slow_host_is_named_and_no_link() -> None:
     assert len(texts) == 1 and texts[0].startswith("slow host: gpu2: 1 Gbit/s on links with it")
 
 
+def test_rate_of_other_links_is_said_to_be_that_of_the_second_measurement() -> None:
+    """It may be far below the rates in the report's matrix, because the hosts are busier then."""
+    measured = {pair: 0.1 if 2 in pair else 10.0 for pair in rates(4, 0)}
+    (found,) = slow.judge(hosts(4), measured, PLACES, [4.0])
+    assert "0.1 Gbit/s on links with it, and 4 on good ones measured beside them" in found.text
+    (found,) = slow.judge(hosts(4), rates(4, 10.0) | {(1, 3): 0.1}, PLACES, [4.0])
+    assert "gpu3: 0.1 Gbit/s, and 4 on good ones measured beside them" in found.text
+
+
 def test_slow_rail_is_not_hidden_by_the_other_rail() -> None:
     places = [slow.Place(rank // 2, rank % 2) for rank in range(8)]
     measured = {pair: 1.0 if 5 in pair else 10.0 for pair in rates(8, 0)}
@@ -166,13 +187,23 @@ def test_frames_that_do_not_pass_at_all_say_nothing_of_the_mtu() -> None:
 
 
 def test_expected_bandwidth_is_that_of_the_slowest_part() -> None:
-    two = hosts(2, gpus=[{"pci": "0000:01:00.0", "pcie_gbit": 4.0}])
+    two = [*hosts(1, gpus=[{"pci": "0000:01:00.0", "pcie_gbit": 4.0}]), hosts(2)[1]]
     assert expect.of_host(two[0]).gbit == 4.0
     assert "The limit is the PCIe of the GPUs of gpu0" in expect.sentences(two, {}, [0, 1])[0]
     measured = {(0, 1): 2.0, (1, 0): 1.0}
     assert "1 Gbit/s into gpu0, the slowest: 25 %" in expect.sentences(two, measured, [0, 1])[1]
     measured = {(0, 1): 2.0, (1, 0): 0.01}
     assert "the slowest: 0.2 % of that" in expect.sentences(two, measured, [0, 1])[1]
+
+
+def test_no_host_limits_the_bandwidth_if_all_are_alike() -> None:
+    assert "The limit is the NICs of each host: 1 rail" in expect.sentences(hosts(2), {}, [0, 1])[0]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.000123, 0.00565, 0.0123, 0.718, 4.7, 99.96, 12345.6])
+def test_columns_of_a_matrix_stay_apart(value: float) -> None:
+    assert len(report.cell(value)) <= 6
+    assert float(report.cell(value)) == pytest.approx(value, rel=0.005, abs=0.00005)
 
 
 def test_no_bandwidth_is_expected_of_hosts_without_a_nic() -> None:
@@ -195,6 +226,24 @@ def test_ranks_that_decline_say_what_becomes_of_the_job() -> None:
     )
     texts = [one.text for one in agree.declined(hosts(2), ["no NIC", "off"])]
     assert len(texts) == 2 and all("which leaves NCCL its sockets: " in text for text in texts)
+
+
+def test_host_that_is_disabled_is_named_once() -> None:
+    three = hosts(3)
+    three[1].facts["state"] = "off"
+    why = ["", "init of libnccl-net.so: ncclResult 2", ""]
+    found = [*agree.compare(three, [one.facts for one in three]), *agree.declined(three, why)]
+    assert len(found) == 1 and found[0].text.startswith("gpu1: HARP_DISABLE is set")
+
+
+def test_no_host_is_blamed_because_harprun_is_not_in_front_of_the_check() -> None:
+    three = hosts(3, state="absent")
+    three[1].facts["state"] = "off"
+    found = agree.compare(three, [one.facts for one in three])
+    assert len(found) == 1 and found[0].text.startswith("gpu1: HARP_DISABLE is set")
+    three[2].facts["state"] = "enabled"
+    texts = [one.text for one in agree.compare(three, [one.facts for one in three])]
+    assert [text[:4] for text in texts] == ["gpu0", "gpu1"]
 
 
 # -- ranks
