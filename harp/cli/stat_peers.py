@@ -6,21 +6,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address
-from typing import Any, Optional
+from typing import Any
 
 from harp.observe.flow_sums import SUMS, Peer
-from harp.observe.message_times import OPERATIONS, in_ms, percentile_s
+from harp.observe.message_times import OPERATIONS, in_ms
 
 _HEADER = (
     f"{'PEER':<15} {'FLOWS':>5} {'BYTES OUT':>16} {'BYTES IN':>16} {'RETRANS':>8} "
-    f"{'RTT ms':>8} {'MINRTT ms':>9} {'ACK_WAIT':>9} {'WINDOW_WAIT':>11} {'DEVICE_WAIT':>11} "
-    f"{'RECEIVE_WAIT':>12} {'SEND99 ms':>9} {'RECV99 ms':>9}"
+    f"{'RTT ms':>8} {'MINRTT ms':>9} {'ACK_WAIT ms':>11} {'WINDOW_WAIT ms':>14} "
+    f"{'DEVICE_WAIT ms':>14} {'RECEIVE_WAIT ms':>15} {'SEND99 ms':>9} {'RECV99 ms':>9}"
 )
-
-
-def _p99(one: Peer, direction: str) -> Optional[float]:
-    """The time in seconds below which 99 % of the direction's messages lie."""
-    return percentile_s(one.messages.get(direction, [0])[1:], 99)
 
 
 def _row(address: str, one: Peer) -> dict[str, Any]:
@@ -30,7 +25,7 @@ def _row(address: str, one: Peer) -> dict[str, Any]:
         **dict(zip(SUMS, one.sums)),
         "rtt_us": one.rtt_us,
         "min_rtt_us": one.min_rtt_us,
-        **{f"{name}_p99": _p99(one, direction) for direction, name in OPERATIONS.items()},
+        **{f"{name}_p99": one.p99_s(direction) for direction, name in OPERATIONS.items()},
     }
 
 
@@ -39,14 +34,14 @@ def _rows(peers: Mapping[str, Peer]) -> list[dict[str, Any]]:
 
 
 def table(peers: Mapping[str, Peer]) -> Iterator[str]:
-    """The lines of the table, in the order of the addresses. Waits are in milliseconds."""
+    """The lines of the table, in the order of the addresses."""
     yield _HEADER
     for row in _rows(peers):
         yield (
             f"{row['peer']:<15} {row['flows']:>5} {row['bytes_out']:>16} {row['bytes_in']:>16} "
             f"{row['retransmits']:>8} {row['rtt_us'] / 1000:>8g} {row['min_rtt_us'] / 1000:>9g} "
-            f"{row['ack_wait_ms']:>9} {row['window_wait_ms']:>11} {row['device_wait_ms']:>11} "
-            f"{row['receive_wait_ms']:>12} "
+            f"{row['ack_wait_ms']:>11} {row['window_wait_ms']:>14} {row['device_wait_ms']:>14} "
+            f"{row['receive_wait_ms']:>15} "
             f"{in_ms(row['send_p99']):>9} {in_ms(row['receive_p99']):>9}"
         )
 

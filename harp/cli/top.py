@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 import click
 
+from harp.cli import top_peers
 from harp.cli.containers import containers_option
 from harp.cli.flow_options import peers_option
 from harp.observe import statfile
@@ -24,7 +25,8 @@ from harp.observe.statfile import Process
 _HEADER = (
     f"{'ID':<8} {'RANK':>5} {'PID':>8} {'USER':>6} {'COMMAND':<16} {'DEVICE':<20} "
     f"{'LINKS':>5} {'FLOWS':>5} {'OUT Gbit/s':>11} {'IN Gbit/s':>11} "
-    f"{'MSG/s':>10} {'RETRANS/s':>10} {'DROPS/s':>8} {'BUSY %':>7} "
+    f"{'MSG/s':>10} {'RETRANS/s':>10} {'DROPS/s':>8} {'STALLS/s':>8} "
+    f"{'BUSY %':>7} "
     f"{'SEND99 ms':>9} {'RECV99 ms':>9}"
 )
 
@@ -51,15 +53,17 @@ SORTS = {
     "messages": ("messages", True),
     "retransmits": ("retransmits", True),
     "drops": ("drops", True),
+    "stalls": ("stalls", True),
     "busy": ("busy", True),
 }
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of a process on one of its NICs over one interval, per second. `busy` is the
-    percentage of polls that found work. 99 % of the messages of the interval took less than
-    `send_p99` and `receive_p99` seconds; None: there was no message."""
+    """The rates of a process on one of its NICs over one interval, per second. `stalls` are the
+    times in which no thread polled for 0.2 s (the counter `poll_stalls`). `busy` is the percentage
+    of polls that found work. 99 % of the messages of the interval took less than `send_p99` and
+    `receive_p99` seconds; None: there was no message."""
 
     id: str
     process_id: str
@@ -77,6 +81,7 @@ class Rates:
     messages: float
     retransmits: float
     drops: float
+    stalls: float
     busy: float
     send_p99: Optional[float]
     receive_p99: Optional[float]
@@ -122,6 +127,7 @@ def rates(before: Process, now: Process, seconds: float) -> Rates:
         messages=moved("messages_out", "messages_in") / seconds,
         retransmits=moved("tcp_retransmits") / seconds,
         drops=moved(*_DROPS) / seconds,
+        stalls=moved("poll_stalls") / seconds,
         busy=100.0 * (polls - moved("polls_idle")) / polls if polls else 0.0,
         send_p99=percentile_s(_messages(before, now, "S"), 99),
         receive_p99=percentile_s(_messages(before, now, "R"), 99),
@@ -134,7 +140,8 @@ def line(one: Rates) -> str:
         f"{one.id[:8]} {rank:>5} {one.pid:>8} {one.uid:>6} "
         f"{one.command[:16]:<16} {one.device[:20]:<20} "
         f"{one.links:>5} {one.flows:>5} {one.out_gbit:>11.3f} {one.in_gbit:>11.3f} "
-        f"{one.messages:>10.0f} {one.retransmits:>10.1f} {one.drops:>8.1f} {one.busy:>7.1f} "
+        f"{one.messages:>10.0f} {one.retransmits:>10.1f} {one.drops:>8.1f} {one.stalls:>8.1f} "
+        f"{one.busy:>7.1f} "
         f"{in_ms(one.send_p99):>9} {in_ms(one.receive_p99):>9}"
     )
 
@@ -169,15 +176,22 @@ def chosen(
     }
 
 
+@dataclass(frozen=True)
+class Interval:
+    """Two readings of each process, `seconds` apart."""
+
+    pairs: list[tuple[Process, Process]]
+    seconds: float
+
+
 def intervals(
     seconds: float,
     count: int,
     peers: Sequence[IPv4Network] = (),
     devices: Sequence[str] = (),
     containers: bool = False,
-) -> Iterator[list[Rates]]:
-    """Yields one list for each interval, `count` of them; 0: without end. A process appears from
-    its second reading on."""
+) -> Iterator[Interval]:
+    """Yields `count` intervals; 0: without end. A process appears from its second reading on."""
     before = {_key(process): process for process in statfile.scan(containers=containers)}
     read_at = time.monotonic()
     shown = 0
@@ -186,11 +200,12 @@ def intervals(
         now = {_key(process): process for process in statfile.scan(containers=containers)}
         passed, read_at = time.monotonic() - read_at, time.monotonic()
         wanted = chosen(list(now.values()), peers, devices)
-        yield [
-            rates(before[key], process, passed)
+        pairs = [
+            (before[key], process)
             for key, process in now.items()
             if key in before and key in wanted
         ]
+        yield Interval(pairs, passed)
         before = now
         shown += 1
 
@@ -220,6 +235,12 @@ def intervals(
 @click.option(
     "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
 )
+@click.option(
+    "--by-peer",
+    is_flag=True,
+    help="Show a line for each peer, over all processes, with the seconds in each second that "
+    "flows waited.",
+)
 @containers_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a view, each a line.")
 def top(
@@ -228,29 +249,65 @@ def top(
     sort: Optional[str],
     peers: tuple[IPv4Network, ...],
     devices: tuple[str, ...],
+    by_peer: bool,
     containers: bool,
     as_json: bool,
 ) -> None:
     """Show the rates of the processes that run here with HARP, live: a line for each NIC that a
     process uses."""
+    if by_peer and sort is not None:
+        raise click.UsageError(
+            "--sort orders processes; the lines of --by-peer have the order of the addresses"
+        )
     try:
         for found in intervals(delay, count, peers, devices, containers):
-            view = in_order(found, sort)
             if as_json:
-                click.echo(
-                    json.dumps(
-                        {
-                            "schema": "harp.top/1",
-                            "time": time.time(),
-                            "processes": [asdict(one) for one in view],
-                        }
-                    )
-                )
+                click.echo(json.dumps(_document(found, peers, sort, by_peer)))
                 continue
             if sys.stdout.isatty():
                 click.clear()
-            chosen_by = "and such a peer or NIC " if peers or devices else ""
-            nobody = statfile.nobody(f"{chosen_by}ran here for the whole interval")
-            click.echo("\n".join([_HEADER, *(map(line, view) if view else [nobody])]))
+            for one in _lines(found, peers, devices, sort, by_peer):
+                click.echo(one)
     except KeyboardInterrupt:
         pass
+
+
+def _peer_rates(interval: Interval, peers: Sequence[IPv4Network]) -> list[top_peers.PeerRates]:
+    """Only flows with a peer in one of the networks count."""
+    wanted = FlowFilter(peers=tuple(peers))
+    pairs = [(wanted.only(before), wanted.only(now)) for before, now in interval.pairs]
+    return top_peers.rates(pairs, interval.seconds)
+
+
+def _process_rates(interval: Interval, sort: Optional[str]) -> list[Rates]:
+    return in_order([rates(*pair, interval.seconds) for pair in interval.pairs], sort)
+
+
+def _document(
+    interval: Interval, peers: Sequence[IPv4Network], sort: Optional[str], by_peer: bool
+) -> dict[str, Any]:
+    """A view as JSON."""
+    if by_peer:
+        view: Sequence[Any] = _peer_rates(interval, peers)
+        schema, name = "harp.top.peers/1", "peers"
+    else:
+        view = _process_rates(interval, sort)
+        schema, name = "harp.top/1", "processes"
+    return {"schema": schema, "time": time.time(), name: [asdict(one) for one in view]}
+
+
+def _lines(
+    interval: Interval,
+    peers: Sequence[IPv4Network],
+    devices: Sequence[str],
+    sort: Optional[str],
+    by_peer: bool,
+) -> Iterator[str]:
+    """A view as text."""
+    if by_peer:
+        yield from top_peers.table(_peer_rates(interval, peers))
+    else:
+        yield from (_HEADER, *map(line, _process_rates(interval, sort)))
+    if not interval.pairs:
+        chosen_by = "and such a peer or NIC " if peers or devices else ""
+        yield statfile.nobody(f"{chosen_by}ran here for the whole interval")

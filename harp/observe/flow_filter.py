@@ -31,11 +31,13 @@ class FlowFilter:
             and (not self.states or flow.state in self.states)
         )
 
+    def only(self, process: Process) -> Process:
+        """The process with the flows that fit alone."""
+        return replace(process, flows=list(filter(self.takes, process.flows)))
+
     def narrowed(self, processes: Sequence[Process]) -> list[Process]:
         """The processes with the flows that fit alone, and without those that have no such flow."""
         if not self:
             return list(processes)
-        fitting = [
-            replace(process, flows=list(filter(self.takes, process.flows))) for process in processes
-        ]
+        fitting = map(self.only, processes)
         return [process for process in fitting if process.flows]

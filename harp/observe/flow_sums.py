@@ -10,8 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Optional
 
-from harp.observe.message_times import BUCKETS, OPERATIONS
+from harp.observe.message_times import BUCKETS, OPERATIONS, percentile_s
 from harp.observe.statfile import Flow, Process
 
 PEERS_MOST = 64  # peers of a process on a NIC with metrics of their own
@@ -55,6 +56,11 @@ class Peer:
         self.flows += other.flows
         self.rtt_us = max(self.rtt_us, other.rtt_us)
         self.min_rtt_us = min(filter(None, (self.min_rtt_us, other.min_rtt_us)), default=0)
+
+    def p99_s(self, direction: str) -> Optional[float]:
+        """The time in seconds below which 99 % of the direction's messages lie; None: there is no
+        message."""
+        return percentile_s(self.messages.get(direction, [0])[1:], 99)
 
 
 def _add(sums: list[int], values: Sequence[int]) -> None:

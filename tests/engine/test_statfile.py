@@ -352,8 +352,8 @@ def test_host_sees_statistics_of_container_without_writable_folder(run_dir: Path
         args = [sys.executable, "-m", "harp", "stat", "--json", "--id", process.id]
         said = subprocess.run([*args, "--containers"], capture_output=True, text=True, timeout=60)
         assert said.returncode == 0 and f'"job": "{job}"' in said.stdout, said.stderr
-        rates = next(intervals(0.1, 1, containers=True))
-        assert [(one.rank, one.uid) for one in rates if one.id == process.id] == [(4321, 0)]
+        pairs = next(intervals(0.1, 1, containers=True)).pairs
+        assert [(one.rank, one.uid) for _, one in pairs if one.id == process.id] == [(4321, 0)]
         info = Collector([], containers=True).families()[0]
         assert [of["id"] for _, of, _ in info.samples if of["job_id"] == job] == [process.id]
         end_input(container)
