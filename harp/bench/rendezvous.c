@@ -17,7 +17,7 @@
 
 #include "harp/bench/clock.h"
 
-enum { MAGIC = 0x48505246, RETRY_MS = 50, ERROR_SIZE = 256 };
+enum { MAGIC = 0x48505246, RETRY_MS = 50, ERROR_SIZE = 512, NAMED = 8 };
 
 struct hello {
   uint32_t magic;
@@ -209,6 +209,25 @@ static int admit(struct rendezvous *rendezvous, int fd, uint64_t limit_ns)
   return 1;
 }
 
+/* Fails because of the ranks that have not connected. Names the first ones. */
+static int fail_without_ranks(struct rendezvous *rendezvous, int missing, const char *host,
+                              const char *port)
+{
+  char named[NAMED * 12] = "";
+  int count = 0;
+  for (int rank = 1; rank < rendezvous->ranks && count < NAMED; rank++) {
+    if (rendezvous->peer[rank] < 0) {
+      size_t used = strlen(named);
+      snprintf(named + used, sizeof(named) - used, "%s%d", count++ ? ", " : "", rank);
+    }
+  }
+  return fail(rendezvous,
+              "rank%s %s%s of %d did not connect to %s:%s within %d ms: read the output there, "
+              "and see whether TCP from there reaches this port",
+              missing > 1 ? "s" : "", named, missing > count ? ", ..." : "", rendezvous->ranks,
+              host, port, rendezvous->timeout_ms);
+}
+
 static int host_ranks(struct rendezvous *rendezvous, const char *host, const char *port)
 {
   uint64_t limit = deadline(rendezvous);
@@ -217,8 +236,7 @@ static int host_ranks(struct rendezvous *rendezvous, const char *host, const cha
   }
   for (int missing = rendezvous->ranks - 1; missing > 0;) {
     if (wait_for(rendezvous->listener, POLLIN, limit)) {
-      return fail(rendezvous, "%d of %d ranks did not connect to %s:%s within %d ms", missing,
-                  rendezvous->ranks, host, port, rendezvous->timeout_ms);
+      return fail_without_ranks(rendezvous, missing, host, port);
     }
     int fd = accept4(rendezvous->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
@@ -277,8 +295,10 @@ static int visit_rank_0(struct rendezvous *rendezvous, const char *host, const c
   }
   int error = errno;
   if (rendezvous->peer[0] < 0) {
-    return fail(rendezvous, "rank 0 did not answer at %s:%s within %d ms: %s", host, port,
-                rendezvous->timeout_ms, strerror(error));
+    return fail(rendezvous,
+                "rank 0 did not answer at %s:%s within %d ms: %s; read the output there, and "
+                "see whether TCP from here reaches that port",
+                host, port, rendezvous->timeout_ms, strerror(error));
   }
   no_delay(rendezvous->peer[0]);
   error = move(rendezvous->peer[0], &hello, sizeof(hello), limit, 1);

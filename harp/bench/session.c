@@ -21,6 +21,7 @@ enum {
 
 static int log_rank;
 static bool log_info;
+static bool warned;      /* the plugin has logged a warning */
 static int flows_in_log; /* TCP connections per link, from HARP's log line; 0: unknown */
 
 /* HARP's log line at init contains "N flows per link". It is the value in force, whatever its
@@ -53,6 +54,7 @@ static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *f
   vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
   read_flows(text);
+  warned = warned || level <= NCCL_LOG_WARN;
   if (level > NCCL_LOG_WARN && !log_info && !names_trace(text)) {
     return;
   }
@@ -103,8 +105,9 @@ static int bring_up(struct session *session)
   if (result != ncclSuccess || devices < 1) {
     session_say(session,
                 "%s v%d declines: init: %s, %d devices; NCCL would go on to its next "
-                "transport",
-                session->api.name, session->api.version, netapi_result_name(result), devices);
+                "transport%s",
+                session->api.name, session->api.version, netapi_result_name(result), devices,
+                warned || log_info ? "" : "; NCCL_DEBUG=INFO shows the reason");
     return -1;
   }
   session->flows = flows_in_log;

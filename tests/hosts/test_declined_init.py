@@ -20,6 +20,7 @@ def declines(site: Site, api: int = API) -> str:
         assert rank.wait(START_S) == 1, rank.lines()
         (said,) = rank.lines("harp perf:")
         assert re.search(r"declines: init: nccl\w+Error, 0 devices; NCCL would go on", said), said
+        assert "NCCL_DEBUG" not in said, "the warning has the reason"
         (warning,) = rank.warnings
         assert not rank.lines("NCCL INFO")
         assert not site.published()
@@ -262,4 +263,6 @@ def test_harp_disable_is_silent_without_debug(site: Site) -> None:
     site.environment.update(HARP_DISABLE="1")
     with Perf(site, ["sendrecv"], 0, "127.0.0.1:9") as rank:
         assert rank.wait(START_S) == 1
+        (said,) = rank.lines("harp perf:")
+        assert said.endswith("; NCCL_DEBUG=INFO shows the reason")
         assert rank.lines("] NCCL ") == []

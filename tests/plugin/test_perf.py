@@ -366,7 +366,18 @@ def test_missing_peer_times_out() -> None:
             env={**os.environ, "NCCL_SOCKET_IFNAME": "lo"},
         )  # fmt: skip
         assert alone.returncode == 1
-        assert "within 1000 ms" in alone.stderr
+        assert "within 1000 ms" in alone.stderr and "read the output there" in alone.stderr
+        assert rank == "1" or "rank 1 of 2 did not connect to 127.0.0.1:" in alone.stderr
+
+
+def test_first_missing_ranks_are_named() -> None:
+    args = [paths.perf_program(), "all_reduce", "--kernel", "--timeout", "1", "--nranks", "11"]
+    alone = subprocess.run(
+        [*map(str, args), "--rank", "0", "--rendezvous", f"127.0.0.1:{free_port()}"],
+        capture_output=True, text=True, timeout=100,
+        env={**os.environ, "NCCL_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+    assert "ranks 1, 2, 3, 4, 5, 6, 7, 8, ... of 11 did not connect" in alone.stderr
 
 
 def test_declining_plugin_is_reported() -> None:
