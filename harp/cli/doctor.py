@@ -24,6 +24,7 @@ from harp.setup.request import is_on_interface, place_of, scheme_of
 from harp.setup.steps import StepError
 
 APIS = range(4, 13)  # versions of NCCL's net interface
+ROOM = 2 << 20  # bytes in the run folder, for statistics and a trace
 
 
 # -- configuration
@@ -301,10 +302,24 @@ def privileges() -> Iterator[Finding]:
         )
 
 
+def _free_bytes(folder: Path) -> int:
+    """What the user of this process may still write there."""
+    found = os.statvfs(folder)
+    return found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
+
+
 def run_folder() -> Iterator[Finding]:
     """Checks the folder of the statistics files."""
     folder = run_dir()
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        free = _free_bytes(folder)
+        if free < ROOM:
+            yield note(
+                "run folder",
+                f"{folder} has only {free >> 10} KiB of free space: a process needs up to 160 KiB "
+                "for the statistics of each NIC, and 1 MiB for a trace; free some, or set "
+                "HARP_RUN_DIR",
+            )
         count = len(statfile.grouped(statfile.scan()))
         yield ok("run folder", f"{folder}; processes that use HARP now: {count}")
     else:

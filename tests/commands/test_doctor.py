@@ -96,6 +96,15 @@ def test_file_faults_are_found(text: str, said: str, conf: Path, findings: Findi
     assert has(findings()["fault"], said)
 
 
+FULL = 'mount -t tmpfs -o size=1m tmpfs "$HARP_RUN_DIR" && exec "$@"'
+
+
+def test_full_run_folder_is_noted(findings: Findings) -> None:
+    found = findings("unshare", "--mount", "sh", "-c", FULL, "sh")
+    assert has(found["note"], "has only 1024 KiB of free space: a process needs up to 160 KiB")
+    assert not has(findings()["note"], "run folder")
+
+
 def test_missing_configuration_is_a_fault(conf: Path, findings: Findings) -> None:
     conf.unlink()
     assert has(findings()["fault"], "no ztcp*.conf in")
