@@ -231,8 +231,10 @@ def _show_trace(
         found = trace.read(path)
         if flows:
             found = of_flows(found, flows)
-    except (OSError, trace.TraceError) as wrong:
-        raise click.ClickException(str(wrong)) from wrong
+    except OSError as failed:
+        raise click.ClickException(f"{path}: {failed.strerror}") from None
+    except trace.TraceError as wrong:
+        raise click.ClickException(str(wrong)) from None
     except LookupError as missing:
         raise click.ClickException(str(missing.args[0])) from missing
     if wants_json:
@@ -364,7 +366,8 @@ def stat(
                 stat_peers.as_json(flow_sums.of_open_flows(found)) if by_peer else as_json(found)
             )
         elif not found:
-            click.echo(statfile.nobody("has such a flow here" if wanted else "runs here"))
+            what = "has such a flow here" if wanted else "runs here"
+            click.echo(statfile.nobody(what, elsewhere=not containers))
         elif by_peer:
             click.echo("\n".join(stat_peers.table(flow_sums.of_open_flows(found))))
         else:

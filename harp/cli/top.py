@@ -266,7 +266,7 @@ def top(
                 continue
             if sys.stdout.isatty():
                 click.clear()
-            for one in _lines(found, peers, devices, sort, by_peer):
+            for one in _lines(found, peers, devices, sort, by_peer, containers):
                 click.echo(one)
     except KeyboardInterrupt:
         pass
@@ -302,6 +302,7 @@ def _lines(
     devices: Sequence[str],
     sort: Optional[str],
     by_peer: bool,
+    containers: bool,
 ) -> Iterator[str]:
     """A view as text."""
     if by_peer:
@@ -310,4 +311,6 @@ def _lines(
         yield from (_HEADER, *map(line, _process_rates(interval, sort)))
     if not interval.pairs:
         chosen_by = "and such a peer or NIC " if peers or devices else ""
-        yield statfile.nobody(f"{chosen_by}ran here for the whole interval")
+        yield statfile.nobody(
+            f"{chosen_by}ran here for the whole interval", elsewhere=not containers
+        )

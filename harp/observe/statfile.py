@@ -468,9 +468,11 @@ def folders() -> list[Path]:
     return [first, *_fallbacks()]
 
 
-def nobody(what: str = "runs here") -> str:
-    """What to say if no process was found. what: the rest of the sentence."""
-    return f"no process with HARP {what} (looked in {', '.join(map(str, folders()))})"
+def nobody(what: str = "runs here", elsewhere: bool = False) -> str:
+    """What to say if no process was found. what: the rest of the sentence. elsewhere: the command
+    also looks for files that processes publish elsewhere, with --containers."""
+    hint = "; --containers also finds processes that could not write there" if elsewhere else ""
+    return f"no process with HARP {what} (looked in {', '.join(map(str, folders()))}{hint})"
 
 
 def _in_folders(where: Sequence[Path]) -> Iterator[Path]:

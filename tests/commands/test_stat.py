@@ -59,7 +59,10 @@ def published(folders: Path) -> Iterator[_engine.StatFile]:
 
 
 def test_stat_without_processes(harp: Any, folders: Path) -> None:
-    assert "no process with HARP runs here" in harp("stat").stdout
+    said = harp("stat").stdout
+    assert "no process with HARP runs here" in said
+    assert "; --containers also finds processes that could not write there)" in said
+    assert "--containers" not in statfile.nobody()
     assert json.loads(harp("stat", "--json").stdout)["processes"] == []
     assert "no process with pid 1 runs here" in harp("stat", "--pid", "1", code=1).stderr
 
@@ -320,6 +323,11 @@ print(_engine.dump([ring], b"", 6000))
 @pytest.mark.parametrize("option", [["--flow", "40000"], ["--all-events"]])
 def test_options_of_trace_need_trace(harp: Any, option: list[str]) -> None:
     assert "need --trace" in harp("stat", *option, code=2).stderr
+
+
+def test_missing_trace_is_named() -> None:
+    done = CliRunner().invoke(stat, ["--trace", "/absent"])
+    assert done.exit_code == 1 and done.output == "Error: /absent: No such file or directory\n"
 
 
 def test_top_says_that_nothing_runs(harp: Any, folders: Path) -> None:
