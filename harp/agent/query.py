@@ -24,8 +24,13 @@ def socket_path() -> Path:
     return Path(os.environ.get("HARP_AGENT") or SOCKET)
 
 
+class AgentRefused(OSError):
+    """The agent has answered with an error; strerror has its words."""
+
+
 def ask(path: Path, what: str, timeout_s: int = TIMEOUT_S) -> Any:
-    """The agent's answer to "status" or "hello". Raises OSError. timeout_s: of each step."""
+    """The agent's answer to "status" or "hello". Raises OSError, and AgentRefused if the agent
+    refuses. timeout_s: of each step."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         # Not by settimeout: connect would fail at once if the agent's queue is full.
         for limit in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
@@ -40,5 +45,5 @@ def ask(path: Path, what: str, timeout_s: int = TIMEOUT_S) -> Any:
         raise ConnectionResetError(errno.ECONNRESET, "the agent closed the connection")
     refused = reply.read_error(answer)
     if refused:
-        raise OSError(*refused)
+        raise AgentRefused(*refused)
     return json.loads(answer)

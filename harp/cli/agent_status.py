@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from harp.agent import metrics
-from harp.agent.query import ask
+from harp.agent.query import AgentRefused, ask
 
 
 def _lines(state: dict[str, Any], path: Path) -> Iterator[str]:
@@ -48,9 +48,10 @@ def status(context: click.Context, wants_json: bool, wants_prometheus: bool) -> 
     try:
         state = ask(path, "status")
     except OSError as failed:
-        raise click.ClickException(
-            f"{path}: {failed.strerror or failed}; is harp agent running on this node?"
-        ) from None
+        # An agent that refuses the question runs, and its own words name the remedy.
+        silent = not isinstance(failed, AgentRefused)
+        hint = "; is harp agent running on this node?" if silent else ""
+        raise click.ClickException(f"{path}: {failed.strerror or failed}{hint}") from None
     if wants_json:
         click.echo(json.dumps(state, indent=2))
         return

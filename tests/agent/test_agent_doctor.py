@@ -94,6 +94,10 @@ def test_pod_learns_what_the_agent_refuses(
     agent = start_agent(host, "--allow", "daemon")
     found = doctor(agent.socket, "packet:eth0", *in_pod)
     assert has(found["fault"], "agent: the agent does not serve user nobody")
+    status = [sys.executable, "-m", "harp", "agent", "--socket", str(agent.socket), "status"]
+    said = host.run([*in_pod, *status], check=False).stderr
+    assert "the agent does not serve user nobody" in said
+    assert "is harp agent running on this node?" not in said
     agent.stop()
     found = doctor(agent.socket, "packet:eth0", *in_pod)
     assert has(found["fault"], "start harp agent on the node and mount the folder of its socket")
