@@ -12,7 +12,6 @@
 enum {
   STAGING = LINK_STAGED * LINK_SLICE,
   SHORTS = LINK_MESSAGES * LINK_SHORT,
-  MEMORY = STAGING + SHORTS, /* bytes of a link */
   DIRECTIONS = 2,
 };
 
@@ -42,7 +41,7 @@ struct link *links_get(struct links *links, enum link_use use, bool sends, int p
 
 static bool make_links(struct links *links)
 {
-  size_t bytes = link_count(links) * MEMORY;
+  size_t staging = link_count(links) * STAGING, bytes = staging + link_count(links) * SHORTS;
   links->all = calloc(link_count(links), sizeof *links->all);
   links->handles = calloc((size_t)links->ranks, HARP_HANDLE);
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -58,7 +57,8 @@ static bool make_links(struct links *links)
         .peer = i % links->ranks,
         .sends = sends,
         .use = use,
-        .memory = links->memory + (size_t)i * MEMORY,
+        .staging = links->memory + (size_t)i * STAGING,
+        .shorts = links->memory + staging + (size_t)i * SHORTS,
     };
   }
   return true;
@@ -159,17 +159,20 @@ void links_free(struct links *links)
 {
   links_close(links);
   if (links->memory) {
-    munmap(links->memory, link_count(links) * MEMORY);
+    munmap(links->memory, link_count(links) * (STAGING + SHORTS));
   }
   free(links->all);
   free(links->handles);
 }
 
-void *link_staging(struct link *link, int slot) { return link->memory + (size_t)slot * LINK_SLICE; }
+void *link_staging(struct link *link, int slot)
+{
+  return link->staging + (size_t)slot * LINK_SLICE;
+}
 
 static void *short_message(const struct link *link, unsigned number)
 {
-  return link->memory + STAGING + (size_t)(number % LINK_MESSAGES) * LINK_SHORT;
+  return link->shorts + (size_t)(number % LINK_MESSAGES) * LINK_SHORT;
 }
 
 static bool failed(ncclResult_t call, int *result)
@@ -182,16 +185,15 @@ static bool failed(ncclResult_t call, int *result)
 
 static bool register_shorts(struct link *link, int *result)
 {
-  return !failed(
-      net_api()->register_memory(link->comm, link->memory + STAGING, SHORTS, &link->short_mhandle),
-      result);
+  return !failed(net_api()->register_memory(link->comm, link->shorts, SHORTS, &link->short_mhandle),
+                 result);
 }
 
 static bool register_staging(struct link *link, int *result)
 {
   return link->staging_mhandle ||
          !failed(
-             net_api()->register_memory(link->comm, link->memory, STAGING, &link->staging_mhandle),
+             net_api()->register_memory(link->comm, link->staging, STAGING, &link->staging_mhandle),
              result);
 }
 

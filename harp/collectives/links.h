@@ -55,7 +55,7 @@ struct link {
   bool sends;
   enum link_use use;
   int peer;
-  uint8_t *memory; /* staged messages, then short ones */
+  uint8_t *staging, *shorts; /* memory of staged messages, and of short ones */
   void *short_mhandle;
   void *staging_mhandle; /* NULL: no message was staged yet. Some ports pin registered memory */
   struct registration *registrations;

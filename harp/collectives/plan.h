@@ -59,14 +59,15 @@ static inline int plan_rank(const struct plan *plan, int distance)
   return ((plan->rank + distance) % plan->ranks + plan->ranks) % plan->ranks;
 }
 
-/* How a message of many bytes is cut for pipelining. Both ends compute the same. */
-static inline size_t plan_slice(size_t bytes)
+/* How a message of many bytes is cut for pipelining, into slices of at most `most` bytes. Both ends
+ * compute the same. */
+static inline size_t plan_slice(size_t bytes, size_t most)
 {
   size_t quarter = (bytes / 4 + 63) & ~(size_t)63;
   if (quarter < 2 * LINK_SHORT) {
     return 2 * LINK_SHORT;
   }
-  return quarter < LINK_SLICE ? quarter : LINK_SLICE;
+  return quarter < most ? quarter : most;
 }
 
 #endif

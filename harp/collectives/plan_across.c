@@ -157,16 +157,15 @@ uint64_t across_sizes(const struct plan *plan)
   return hash;
 }
 
+/* A part of a chunk has room in a staged message, also if sums are twice as wide as elements. A
+ * host has two ranks at least. */
+_Static_assert(LINK_SLICE / 2 >= WINDOW_CHUNK / 2, "a part of a chunk does not fit");
+
 bool across_init(struct exchange *exchange)
 {
   const struct windows *windows = exchange->windows;
-  const struct reduction *reduction = &exchange->schedule->reduction;
   if (windows->hosts == 1 || exchange->plan->call->kind != HARP_REDUCE_SCATTER) {
     return true;
-  }
-  size_t staged = LINK_SLICE / reduction->wide_size * reduction->size / 64 * 64;
-  if (exchange->part_bytes > staged) {
-    exchange->part_bytes = staged;
   }
   exchange->staged = malloc((size_t)windows->hosts * sizeof *exchange->staged);
   for (int host = 0; exchange->staged && host < windows->hosts; host++) {

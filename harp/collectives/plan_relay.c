@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harp/collectives/plan_relay.h"
 
+/* Bytes of a slice at most. Each rank of a chain passes on whole slices, so the last one waits for
+ * as many of them as there are ranks. */
+enum { CHAIN_SLICE = 131072 };
+
 static int rank_of(const struct relay *relay, int number)
 {
   int member = (relay->root + number) % relay->size;
@@ -28,7 +32,7 @@ static int32_t relay_tree(const struct relay *relay, const struct harp_view *vie
 
 static int32_t relay_chain(const struct relay *relay, const struct harp_view *view, int32_t after)
 {
-  size_t slice = plan_slice(view->bytes);
+  size_t slice = plan_slice(view->bytes, CHAIN_SLICE);
   for (size_t at = 0; at < view->bytes; at += slice) {
     size_t bytes = view->bytes - at < slice ? view->bytes - at : slice;
     uint8_t *data = (uint8_t *)view->data + at;

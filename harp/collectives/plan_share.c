@@ -9,7 +9,7 @@ struct share share_make(const struct reduction *reduction, void *data, size_t co
   struct share share = {.data = data,
                         .size = reduction->size,
                         .count = count,
-                        .slice = plan_slice(bytes) / reduction->size};
+                        .slice = plan_slice(bytes, LINK_SLICE) / reduction->size};
   share.slices = (count + share.slice - 1) / share.slice;
   return share;
 }

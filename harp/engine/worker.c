@@ -5,7 +5,8 @@
  * application thread polls, if these are to poll (poll_threads.h).
  *
  * The worker sleeps at once on a crowded CPU, which other threads use, too. A yield there lasts for
- * the time slice of another thread, but the kernel runs a sleeper as soon as its frame has come.
+ * the time slice of another thread, but the kernel runs a sleeper as soon as its descriptor is
+ * readable.
  */
 #include <errno.h>
 #include <poll.h>
@@ -22,10 +23,32 @@
 #define SPIN_NS 50000ull           /* busy polls after the last work */
 #define YIELD_NS 200000ull         /* end of the time in which it yields between polls */
 #define CALLERS_YIELD_NS 20000ull  /* the same if callers poll; it does not spin then */
-#define CROWDED_NS 100000ull       /* a yield that lasts so long ran another thread */
+#define LONG_YIELD_NS 100000ull    /* another thread has probably run meanwhile */
+#define LONG_YIELDS 2              /* in a row: the CPU is crowded, and not just interrupted */
 #define CROWDED_FOR_NS 50000000ull /* until the worker yields again on a crowded CPU */
 #define CALLER_FRESH_NS 300000ull  /* a caller that has polled within this time will poll again */
 #define LAST_COUNT_NS 100000000ull /* bound of harp_instance_stop's wait for the poll lock */
+
+/* How yields go on the worker's CPU. */
+struct crowd {
+  unsigned long_yields; /* in a row */
+  uint64_t until;       /* ns: the CPU counts as crowded */
+};
+
+static void yield_to_others(struct crowd *crowd)
+{
+  uint64_t before = harp_clock_ns();
+  sched_yield();
+  uint64_t after = harp_clock_ns();
+  if (after - before < LONG_YIELD_NS) {
+    crowd->long_yields = 0;
+    return;
+  }
+  crowd->long_yields++;
+  if (crowd->long_yields >= LONG_YIELDS) {
+    crowd->until = after + CROWDED_FOR_NS;
+  }
+}
 
 static bool caller_is_polling(struct harp_instance *instance, uint64_t now)
 {
@@ -83,10 +106,10 @@ static void wait_for_work(struct harp_instance *instance, uint64_t now)
  * post, then checks asleep. Both use sequentially consistent operations, so one of them sees the
  * other. The deadline is valid only under the poll lock. The worker returns and
  * tries again if another thread holds the lock. */
-static void sleep_until_work(struct harp_instance *instance)
+static void sleep_until_work(struct harp_instance *instance, struct crowd *crowd)
 {
   if (!harp_instance_hold(instance)) {
-    sched_yield();
+    yield_to_others(crowd);
     return;
   }
   uint64_t now = harp_clock_ns();
@@ -127,18 +150,11 @@ static void let_go(struct harp_instance *instance, bool *held)
   *held = false;
 }
 
-/* Yields, and returns whether another thread has run on this CPU meanwhile. */
-static bool yield_to_others(void)
-{
-  uint64_t before = harp_clock_ns();
-  sched_yield();
-  return harp_clock_ns() - before > CROWDED_NS;
-}
-
 static void *work(void *argument)
 {
   struct harp_instance *instance = argument;
-  uint64_t last_work = harp_clock_ns(), crowded_until = 0;
+  struct crowd crowd = {0};
+  uint64_t last_work = harp_clock_ns();
   uint64_t spin = instance->callers_poll ? 0 : SPIN_NS;
   uint64_t yield = instance->callers_poll ? CALLERS_YIELD_NS : YIELD_NS;
   bool held = false;
@@ -151,7 +167,7 @@ static void *work(void *argument)
     }
     last_work = poll_as_worker(instance, &held) ? now : last_work;
     uint64_t idle = now - last_work;
-    bool crowded = now < crowded_until;
+    bool crowded = now < crowd.until;
     if (idle < spin && !crowded) {
       continue;
     }
@@ -160,9 +176,9 @@ static void *work(void *argument)
       continue; /* the poll found work */
     }
     if (idle >= yield || crowded) {
-      sleep_until_work(instance);
-    } else if (yield_to_others()) {
-      crowded_until = now + CROWDED_FOR_NS;
+      sleep_until_work(instance, &crowd);
+    } else {
+      yield_to_others(&crowd);
     }
   }
   let_go(instance, &held);

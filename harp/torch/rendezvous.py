@@ -11,7 +11,7 @@ from typing import Any
 
 from harp.torch import library as lib
 
-_MAGIC = b"HARP1"
+_MAGIC = b"HARP2"  # another number if the ranks cut or order messages in another way
 _OK, _FAILED = b"+", b"-"
 
 

@@ -15,13 +15,16 @@ struct links_memory {
 struct link *links_get(struct links *links, enum link_use use, bool sends, int peer)
 {
   struct link *link = &links->all[(sends ? 0 : links->ranks) + peer];
-  if (!link->memory) {
-    link->memory = malloc(sizeof(struct links_memory));
+  if (!link->staging) {
+    link->staging = malloc(sizeof(struct links_memory));
   }
   return link;
 }
 
-void *link_staging(struct link *link, int slot) { return link->memory + (size_t)slot * LINK_SLICE; }
+void *link_staging(struct link *link, int slot)
+{
+  return link->staging + (size_t)slot * LINK_SLICE;
+}
 
 void world_init(struct world *world, int ranks, unsigned seed)
 {
@@ -44,7 +47,7 @@ void world_free(struct world *world)
     free(world->windows[rank].peers);
     free(world->windows[rank].grid);
     for (int i = 0; i < 2 * world->ranks; i++) {
-      free(world->links[rank].all[i].memory);
+      free(world->links[rank].all[i].staging);
     }
     free(world->links[rank].all);
   }

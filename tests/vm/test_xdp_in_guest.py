@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dpdk_guest import configured, reduce_together
@@ -58,62 +59,68 @@ def kernels_talk(guest: Guest) -> Iterator[None]:
     assert guest.wait(echo).code == 0
 
 
-class SshSession:
-    """An ssh session with the guest over the NIC. A thread sends lines, and cat in the guest sends
-    them back."""
+def _make_key(folder: Path) -> tuple[Path, str]:
+    """A new key, and its line for authorized_keys."""
+    key = folder / "key"
+    args = ["dropbearkey", "-t", "ed25519", "-f", str(key)]
+    shown = subprocess.run(args, capture_output=True, text=True, check=True).stdout
+    return key, next(line for line in shown.splitlines() if line.startswith("ssh-"))
 
-    def __init__(self, guest: Guest, folder: Path) -> None:
-        key = folder / "key"
-        shown = subprocess.run(
-            ["dropbearkey", "-t", "ed25519", "-f", str(key)], capture_output=True, text=True
-        )
-        public = next(line for line in shown.stdout.splitlines() if line.startswith("ssh-"))
-        guest.write("/root/.ssh/authorized_keys", public + "\n")
-        guest.check("sh", "-c", "chmod go= /root /root/.ssh /root/.ssh/*")
-        serve = (
-            f"dropbearkey -t ed25519 -f {KEYS} && exec dropbear -F -E -s -r {KEYS} -p {SSH_PORT}"
-        )
-        self._server = guest.start("sh", "-c", serve)
-        self._guest = guest
-        args = ["dbclient", "-y", "-y", "-i", str(key), "-p", str(SSH_PORT), f"root@{DATA.address}"]
-        for _ in range(200):  # until the guest listens
-            self._client = guest.host.popen(
-                [*args, "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, bufsize=1, text=True,
-            )  # fmt: skip
-            if self._line_returns():
-                break
-            self._client.kill()
-            said = self._client.communicate()[1]
-            time.sleep(0.5)
-        else:
-            pytest.fail(f"no ssh session: {said}")
-        self.lines, self._ends = 0, threading.Event()
-        self._thread = threading.Thread(target=self._talk)
-        self._thread.start()
 
-    def _line_returns(self) -> bool:
-        assert self._client.stdin and self._client.stdout
-        try:
-            print("line", file=self._client.stdin, flush=True)
-        except BrokenPipeError:
-            return False
-        return self._client.stdout.readline() == "line\n"
+def _line_returns(client: "subprocess.Popen[str]") -> bool:
+    assert client.stdin and client.stdout
+    try:
+        print("line", file=client.stdin, flush=True)
+    except BrokenPipeError:
+        return False
+    return client.stdout.readline() == "line\n"
 
-    def _talk(self) -> None:
-        while not self._ends.wait(0.1) and self._line_returns():
-            self.lines += 1
 
-    def end(self) -> int:
-        """Returns the number of lines that came back. The session must still work."""
-        self._ends.set()
-        self._thread.join(60)
-        assert self._line_returns(), "the ssh session broke"
-        self._client.kill()
-        self._client.communicate()
-        self._guest.run("pkill", "-x", "dropbear")
-        self._guest.wait(self._server)
-        return self.lines
+def _log_in(guest: Guest, key: Path) -> "subprocess.Popen[str]":
+    """cat in the guest, by ssh over the NIC."""
+    args = ["dbclient", "-y", "-y", "-i", str(key), "-p", str(SSH_PORT), f"root@{DATA.address}"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    for _ in range(200):  # until the guest listens
+        client = guest.host.popen([*args, "cat"], **pipes, stderr=subprocess.DEVNULL)
+        if _line_returns(client):
+            return client
+        client.kill()
+        client.communicate()
+        time.sleep(0.5)
+    pytest.fail("no ssh session")
+
+
+@contextmanager
+def ssh_session(guest: Guest, folder: Path) -> Iterator[None]:
+    """An ssh session with the guest over the NIC works during the block: the guest sends lines
+    back."""
+    key, public = _make_key(folder)
+    guest.write("/root/.ssh/authorized_keys", public + "\n")
+    guest.check("sh", "-c", "chmod go= /root /root/.ssh /root/.ssh/*")
+    serve = f"dropbearkey -t ed25519 -f {KEYS} && exec dropbear -F -E -s -r {KEYS} -p {SSH_PORT}"
+    server = guest.start("sh", "-c", serve)
+    client = _log_in(guest, key)
+    lines, ends = [0], threading.Event()
+
+    def talk() -> None:
+        while not ends.wait(0.1) and _line_returns(client):
+            lines[0] += 1
+
+    thread = threading.Thread(target=talk, daemon=True)
+    thread.start()
+    try:
+        yield
+        ends.set()
+        thread.join(60)
+        assert _line_returns(client), "the ssh session broke"
+        assert lines[0] > 1
+    finally:
+        ends.set()
+        client.kill()
+        thread.join(60)
+        client.communicate()
+        guest.run("pkill", "-x", "dropbear")
+        guest.wait(server)
 
 
 def program(guest: Guest) -> str:
@@ -123,11 +130,9 @@ def program(guest: Guest) -> str:
 
 
 def test_all_reduce_over_xdp_device(guest: Guest, tmp_path: Path) -> None:
-    with configured(guest, *DEVICE), kernels_talk(guest):
-        session = SshSession(guest, tmp_path)
+    with configured(guest, *DEVICE), kernels_talk(guest), ssh_session(guest, tmp_path):
         sizes = ("-b", "8", "-e", "1M", "-f", "37", "-n", "2", "-w", "1")
         reduced = reduce_together(guest, tmp_path, sizes)
-        assert session.end() > 1
     assert len(reduced.records) > 3 and reduced.is_right
     assert f"xdp {DATA.name}, {DATA.address}/24 (the kernel's)" in reduced.said
     assert reduced.counters["xdp_sockets"] >= 1
