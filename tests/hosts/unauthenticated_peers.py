@@ -69,7 +69,7 @@ class UnauthenticatedPeer:
         held, ended, received = self.process.stdout.readline().split()
         return int(held), int(ended), b"" if received == "-" else bytes.fromhex(received)
 
-    def wait_for_closes(self, count: int, timeout: float = 2) -> bytes:
+    def wait_for_closes(self, count: int, timeout: float = 4) -> bytes:
         """Waits until the other side has closed `count` connections. Returns the received bytes.
         The default timeout is less than the five seconds after which HARP closes silent ones."""
 
