@@ -16,10 +16,9 @@ import click
 from harp.cli import top_peers
 from harp.cli.containers import containers_option
 from harp.cli.flow_options import peers_option
-from harp.observe import statfile
+from harp.observe import flow_sums, statfile
 from harp.observe.flow_filter import FlowFilter
-from harp.observe.flow_sums import FlowSums
-from harp.observe.message_times import BUCKETS, in_ms, percentile_s
+from harp.observe.message_times import in_ms
 from harp.observe.statfile import Process
 
 _HEADER = (
@@ -87,21 +86,6 @@ class Rates:
     receive_p99: Optional[float]
 
 
-def _messages(before: Process, now: Process, direction: str) -> list[int]:
-    """The messages between two readings of a process, by bucket of their time."""
-    sums = FlowSums()
-    counts = []
-    for process in (before, now):
-        sums.add(process.flows)
-        each = [
-            one.messages[direction][1:]
-            for one in sums.peers.values()
-            if one.messages.get(direction)
-        ]
-        counts.append([sum(column) for column in zip(*each)] or [0] * BUCKETS)
-    return [new - old for old, new in zip(*counts)]
-
-
 def rates(before: Process, now: Process, seconds: float) -> Rates:
     """The rates between two readings of a process."""
     old, new = before.totals, now.totals
@@ -110,6 +94,7 @@ def rates(before: Process, now: Process, seconds: float) -> Rates:
         return sum(new.get(name, 0) - old.get(name, 0) for name in names)
 
     polls = moved("polls")
+    flows = flow_sums.total(flow_sums.between(before, now).values())
     return Rates(
         id=now.id,
         process_id=now.process_id,
@@ -129,8 +114,8 @@ def rates(before: Process, now: Process, seconds: float) -> Rates:
         drops=moved(*_DROPS) / seconds,
         stalls=moved("poll_stalls") / seconds,
         busy=100.0 * (polls - moved("polls_idle")) / polls if polls else 0.0,
-        send_p99=percentile_s(_messages(before, now, "S"), 99),
-        receive_p99=percentile_s(_messages(before, now, "R"), 99),
+        send_p99=flows.p99_s("S"),
+        receive_p99=flows.p99_s("R"),
     )
 
 

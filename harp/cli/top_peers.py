@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Optional
 
-from harp.observe.flow_sums import FLOWS_MOST, SUMS, FlowSums, Peer
+from harp.observe.flow_sums import SUMS, Peer, between
 from harp.observe.message_times import in_ms
 from harp.observe.statfile import Process
 
@@ -41,35 +41,13 @@ class PeerRates:
     receive_p99: Optional[float]
 
 
-def growth(before: Process, now: Process) -> dict[str, Peer]:
-    """What a process has done with each peer between two readings, by the peer's address."""
-    sums = FlowSums(peers_most=FLOWS_MOST)
-    sums.add(before.flows)
-    old = {
-        address: Peer(list(one.sums), {way: list(times) for way, times in one.messages.items()})
-        for address, one in sums.peers.items()
-    }
-    sums.add(now.flows)
-    for address, one in sums.peers.items():
-        then = old.get(address, Peer())
-        one.sums = [new - known for new, known in zip(one.sums, then.sums)]
-        for way, times in one.messages.items():
-            known = then.messages.get(way, [0] * len(times))
-            one.messages[way] = [new - earlier for new, earlier in zip(times, known)]
-    return sums.peers
-
-
 def rates(pairs: Sequence[tuple[Process, Process]], seconds: float) -> list[PeerRates]:
     """The rates between two readings of each process, in the order of the peers' addresses."""
-    total: dict[str, Peer] = {}
+    found: dict[str, Peer] = {}
     for before, now in pairs:
-        for address, one in growth(before, now).items():
-            total.setdefault(address, Peer()).merge(one)
-    return [
-        _rates(address, total[address], seconds)
-        for address in sorted(total, key=IPv4Address)
-        if total[address].flows
-    ]
+        for address, one in between(before, now).items():
+            found.setdefault(address, Peer()).merge(one)
+    return [_rates(address, found[address], seconds) for address in sorted(found, key=IPv4Address)]
 
 
 def _rates(address: str, one: Peer, seconds: float) -> PeerRates:

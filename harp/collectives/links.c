@@ -92,10 +92,10 @@ void link_forget(struct link *link)
   }
 }
 
-static void deregister(const struct link *link, void *mhandle)
+static void deregister(void *comm, void *mhandle)
 {
   if (mhandle) {
-    net_api()->deregister_memory(link->comm, mhandle);
+    net_api()->deregister_memory(comm, mhandle);
   }
 }
 
@@ -103,8 +103,8 @@ static void close_link(struct link *link)
 {
   if (link->comm) {
     link_forget(link);
-    deregister(link, link->short_mhandle);
-    deregister(link, link->staging_mhandle);
+    deregister(link->comm, link->short_mhandle);
+    deregister(link->comm, link->staging_mhandle);
     if (link->sends) {
       net_api()->close_send(link->comm);
     } else {
@@ -130,9 +130,7 @@ void links_leave_memory(struct links *links)
 
 static void close_unidentified(struct unidentified *opened)
 {
-  if (opened->mhandle) {
-    net_api()->deregister_memory(opened->comm, opened->mhandle);
-  }
+  deregister(opened->comm, opened->mhandle);
   if (opened->comm) {
     net_api()->close_receive(opened->comm);
   }

@@ -157,9 +157,9 @@ uint64_t across_sizes(const struct plan *plan)
   return hash;
 }
 
-/* A part of a chunk has room in a staged message, also if sums are twice as wide as elements. A
- * host has two ranks at least. */
-_Static_assert(LINK_SLICE / 2 >= WINDOW_CHUNK / 2, "a part of a chunk does not fit");
+/* A part is at most half of a chunk, because a host has two ranks at least. Its sums may be twice
+ * as wide as the elements, and have room in a staged message. */
+_Static_assert((int)LINK_SLICE >= (int)WINDOW_CHUNK, "the sums of a part do not fit");
 
 bool across_init(struct exchange *exchange)
 {

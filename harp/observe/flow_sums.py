@@ -8,7 +8,7 @@ grow, as Prometheus' counters must. The sums of a process go when its file goes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -135,6 +135,24 @@ def of_open_flows(processes: Sequence[Process]) -> dict[str, Peer]:
         for address, one in sums.peers.items():
             total.setdefault(address, Peer()).merge(one)
     return total
+
+
+def between(before: Process, now: Process) -> dict[str, Peer]:
+    """What the open flows of a process have done with each peer between two readings, by the peer's
+    address."""
+    sums = FlowSums(peers_most=FLOWS_MOST)
+    sums.add(before.flows)
+    sums.peers.clear()
+    sums.add(now.flows)
+    return sums.peers
+
+
+def total(peers: Iterable[Peer]) -> Peer:
+    """The sum over peers."""
+    whole = Peer()
+    for one in peers:
+        whole.merge(one)
+    return whole
 
 
 class Readings:

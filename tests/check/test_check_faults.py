@@ -65,7 +65,6 @@ def test_host_that_declines_is_named(crowd: Crowd) -> None:
     crowd.args = QUICK
     result = crowd.run()
     assert set(result.codes) == {1}
-    assert set(result.codes) == {1}
     (said,) = result.faults_about("HARP")
     assert named(host) in said and "so HARP declines" in said and "unset HARP_DISABLE" in said
 

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from guest import DATA, MANAGEMENT, Guest, build_dir
 
 from harp.observe import statfile
+from tools.measure.runner import has_xdp
 
+needs_xdp = pytest.mark.skipif(not has_xdp(), reason="this build has no XDP (no clang)")
 PORT = 5999
 RUN_DIR = "/tmp/harp-run"
 KEPT = "/tmp/kept.stat"
@@ -57,6 +60,13 @@ class Reduced:
     @property
     def is_right(self) -> bool:
         return bool(self.records) and all(one["wrong"] == 0 for one in self.records)
+
+
+def lonely_rank() -> list[object]:
+    """The command line of a guest's rank that waits for a rank 0 that does not come."""
+    args: list[object] = [build_dir() / "harp/bench/harp-perf", "all_reduce"]
+    args += ["--rank", "1", "--nranks", "2", "--rendezvous", f"{DATA.peer}:9"]
+    return [*args, "--plugin", build_dir() / "plugin/libnccl-net.so"]
 
 
 def _host_rank(guest: Guest, folder: Path, args: list[str]) -> "subprocess.Popen[str]":

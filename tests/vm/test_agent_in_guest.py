@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from dpdk_guest import configured, reduce_together
-from guest import DATA, TEST_S, Guest, build_dir
+from dpdk_guest import configured, lonely_rank, needs_xdp, reduce_together
+from guest import DATA, TEST_S, Guest
 
 pytestmark = pytest.mark.timeout(TEST_S)
 
@@ -59,19 +59,14 @@ def test_job_outlives_killed_agent(guest: Guest, tmp_path: Path) -> None:
     assert guest.check("sh", "-c", PACKET_SOCKETS).strip() == "0"
 
 
-@pytest.mark.skipif(
-    not (build_dir() / "dpdk_glue" / "xdp_program.o").exists(),
-    reason="this build has no XDP (no clang)",
-)
+@needs_xdp
 def test_kernel_that_cannot_pass_bound_xdp_sockets_is_named(guest: Guest) -> None:
     release = guest.check("uname", "-r")
     major, minor = map(int, re.findall(r"\d+", release)[:2])
     if (major, minor) >= (6, 4):
         pytest.skip(f"Linux {release} lets a process map the bound sockets of another one")
-    args = [build_dir() / "harp/bench/harp-perf", "all_reduce", "--rank", "1", "--nranks", "2"]
-    args += ["--rendezvous", f"{DATA.peer}:9", "--plugin", build_dir() / "plugin/libnccl-net.so"]
     with configured(guest, "--device", f"xdp:{DATA.name}"), agent(guest):
-        done = guest.run(*POWERLESS, *args)
+        done = guest.run(*POWERLESS, *lonely_rank())
     assert done.code != 0, str(done)
     assert f"(Linux 6.4 does); set device = packet:{DATA.name}" in done.out + done.err, str(done)
     assert "xdp" not in guest.check("ip", "link", "show", DATA.name)

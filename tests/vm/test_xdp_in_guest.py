@@ -15,18 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dpdk_guest import configured, reduce_together
-from guest import DATA, TEST_S, Guest, build_dir
+from dpdk_guest import configured, lonely_rank, needs_xdp, reduce_together
+from guest import DATA, TEST_S, Guest
 
 from tools.measure.kernel_talk import ECHO, PORT, TALK
 
-pytestmark = [
-    pytest.mark.timeout(TEST_S),
-    pytest.mark.skipif(
-        not (build_dir() / "dpdk_glue" / "xdp_program.o").exists(),
-        reason="this build has no XDP (no clang)",
-    ),
-]
+pytestmark = [pytest.mark.timeout(TEST_S), needs_xdp]
 
 DEVICE = ("--device", f"xdp:{DATA.name}")
 
@@ -142,10 +136,7 @@ def test_all_reduce_over_xdp_device(guest: Guest, tmp_path: Path) -> None:
 
 def test_killed_rank_leaves_nic_to_kernel(guest: Guest) -> None:
     with configured(guest, *DEVICE):
-        args = [build_dir() / "harp/bench/harp-perf", "all_reduce", "--rank", "1", "--nranks", "2"]
-        args += ["--rendezvous", f"{DATA.peer}:9", "--plugin"]
-        args += [build_dir() / "plugin/libnccl-net.so"]
-        done = guest.run("sh", "-c", KILLED, "sh", *args)
+        done = guest.run("sh", "-c", KILLED, "sh", *lonely_rank())
         assert " xdp " in done.out and "xdpgeneric" not in done.out, str(done)
         assert program(guest) == ""
         with kernels_talk(guest):

@@ -5,6 +5,7 @@ none, so two hosts in one guest stand for them."""
 from __future__ import annotations
 
 import pytest
+from dpdk_guest import needs_xdp
 from guest import TEST_S, Done, Guest, build_dir
 
 pytestmark = pytest.mark.timeout(TEST_S)
@@ -58,10 +59,7 @@ def test_packet_ranks_meet_on_vlan(guest: Guest) -> None:
     assert "packet:vlan5: packet vlan5, 10.66.0.1/24 (the kernel's)" in done.out, str(done)
 
 
-@pytest.mark.skipif(
-    not (build_dir() / "dpdk_glue" / "xdp_program.o").exists(),
-    reason="this build has no XDP (no clang)",
-)
+@needs_xdp
 def test_xdp_on_vlan_is_refused_with_remedy(guest: Guest) -> None:
     """The guest's Linux 6.1 runs the program of a VLAN interface late, where a frame may have
     several buffers, and has no sockets for these."""

@@ -147,14 +147,17 @@ class Kind:
     limit_s: float = RUN_LIMIT_S
 
 
+def _first(folder: Path, variable: str) -> str:
+    """The variable's list of folders, with this one before the inherited ones."""
+    return ":".join([str(folder), *filter(None, [os.environ.get(variable)])])
+
+
 def kinds(plugin: Path, gpu: dict[str, str]) -> tuple[Kind, Kind, Kind]:
     """HARP, NCCL's sockets, and a job with HARP disabled on the second host. `gpu` has further
     variables."""
-    folders = [str(plugin.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     # The ranks import the wheel's package, which is beside the plugin, before the checkout's.
-    modules = [str(plugin.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    both = {**gpu, "PYTHONPATH": ":".join(modules)}
-    harp = {**both, "LD_LIBRARY_PATH": ":".join(folders)}
+    both = {**gpu, "PYTHONPATH": _first(plugin.parent, "PYTHONPATH")}
+    harp = {**both, "LD_LIBRARY_PATH": _first(plugin.parent, "LD_LIBRARY_PATH")}
     return (
         Kind("HARP", {**harp, "NCCL_NET": "HARP"}),
         Kind("Socket", {**both, "NCCL_NET": "Socket"}),
