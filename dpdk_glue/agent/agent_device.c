@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { UP = 1, CARRIER = 2 };
+enum { UP = 1, CARRIER = 2, TSO = 4 };
 
 void harp_agent_read_device(struct harp_netdev *device, const struct harp_agent_reply *reply)
 {
@@ -11,6 +11,7 @@ void harp_agent_read_device(struct harp_netdev *device, const struct harp_agent_
   device->index = reply->index;
   device->up = reply->state & UP;
   device->carrier = reply->state & CARRIER;
+  device->tso = reply->state & TSO;
   memcpy(device->mac, reply->mac, sizeof(device->mac));
   device->mtu = reply->mtu;
   device->gso_max = reply->gso_max;
@@ -24,7 +25,8 @@ void harp_agent_read_device(struct harp_netdev *device, const struct harp_agent_
 void harp_agent_write_device(struct harp_agent_reply *reply, const struct harp_netdev *device)
 {
   reply->index = device->index;
-  reply->state = (uint8_t)((device->up ? UP : 0) | (device->carrier ? CARRIER : 0));
+  reply->state = (uint8_t)((device->up ? UP : 0) | (device->carrier ? CARRIER : 0) |
+                           (device->tso ? TSO : 0));
   memcpy(reply->mac, device->mac, sizeof(reply->mac));
   reply->mtu = device->mtu;
   reply->gso_max = device->gso_max;

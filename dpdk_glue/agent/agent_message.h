@@ -33,7 +33,7 @@ struct harp_agent_reply {
   int32_t index;
   uint32_t mtu, gso_max, speed_mbps;
   uint32_t address, gateway;
-  uint8_t prefix, mac[6], state; /* state: 1 up, 2 carrier */
+  uint8_t prefix, mac[6], state; /* state: 1 up, 2 carrier, 4 TSO */
   char pci_path[256];
   /* The local ports that the process may hold; 0, 0: all, on an address of its own. */
   uint16_t ports_first, ports_last;

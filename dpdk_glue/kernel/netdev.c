@@ -158,6 +158,12 @@ static void read_speed(const char *name, struct harp_netdev *device)
   }
 }
 
+static void read_tso(const char *name, struct harp_netdev *device)
+{
+  struct ethtool_value value = {.cmd = ETHTOOL_GTSO};
+  device->tso = ask_driver(name, &value) && value.data;
+}
+
 unsigned harp_netdev_queues(const char *name)
 {
   struct ethtool_channels channels = {.cmd = ETHTOOL_GCHANNELS};
@@ -247,6 +253,7 @@ int harp_netdev_read(const char *scheme, const char *name, struct harp_netdev *d
   read_address(name, device);
   read_gateway(name, device);
   read_speed(name, device);
+  read_tso(name, device);
   read_pci_path(name, device);
   return 0;
 }

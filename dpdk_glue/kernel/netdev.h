@@ -16,7 +16,8 @@ struct harp_netdev {
   bool carrier; /* IFF_RUNNING: the link works */
   uint8_t mac[6];
   uint32_t mtu;
-  uint32_t gso_max;    /* larger or equal frames are segmented in software, bytes */
+  uint32_t gso_max; /* larger or equal frames are segmented in software, bytes */
+  bool tso;         /* the device segments TCP frames; otherwise software does, also short ones */
   uint32_t speed_mbps; /* 0: unknown */
   uint32_t address;    /* the first IPv4 address, network order; 0: none */
   uint8_t prefix;

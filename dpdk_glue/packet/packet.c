@@ -66,7 +66,7 @@ static int make_queues(struct packet_port *packet, const char *name, char *error
     if (harp_packet_rx_init(queue) < 0) {
       return harp_port_fail(error, -ENOMEM, "packet:%s: out of memory", name);
     }
-    harp_packet_tx_init(queue, sockets->device.index);
+    harp_packet_tx_init(queue, &sockets->device);
     if (queue->arp_fd >= 0) {
       rc = open_epoll(queue, name, error);
     }
@@ -114,7 +114,8 @@ static void describe(struct packet_port *packet, const struct harp_port_config *
   harp_netdev_describe(device, config, info);
   info->offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM |
                    HARP_OFFLOAD_LRO;
-  info->max_frame = device->gso_max - 1;
+  info->max_frame = device->gso_max > PACKET_FRAME_MAX ? (uint32_t)PACKET_FRAME_MAX
+                                                       : device->gso_max - 1;
   info->receive_depth = (uint32_t)packet->sockets.receive_buffer;
 }
 

@@ -25,6 +25,8 @@ enum {
   PACKET_HELD = 32,   /* small frames held back until the end of the burst */
   PACKET_SMALL = 512, /* frames up to this size are copied and held back, bytes */
   PACKET_IOV = 256,   /* most pieces of a frame that is sent at once */
+  /* The kernel keeps a frame of this length in one buffer of 16 pages, with its own data. */
+  PACKET_FRAME_MAX = 16 * 4096 - 512,
   PACKET_ARP_BURST = 4,
   PACKET_ARP_BYTES = 64,
   PACKET_ARP_PERIOD = 64, /* receive calls between two reads of a separate ARP socket */
@@ -75,6 +77,8 @@ struct packet_queue {
   uint8_t arp[PACKET_ARP_BURST][PACKET_ARP_BYTES];
 
   struct sockaddr_ll to_ipv4, to_arp; /* the interface, one address per protocol */
+  bool tx_tso;                        /* the device segments frames */
+  unsigned tx_paged; /* long frames to send in pages, because contiguous memory was lacking */
   unsigned held_count;
   struct packet_held held[PACKET_HELD];
   struct mmsghdr tx[PACKET_HELD];
@@ -101,7 +105,7 @@ int harp_packet_agent_open(struct packet_port *packet, const struct harp_port_co
 /* 0, or -ENOMEM. */
 int harp_packet_rx_init(struct packet_queue *queue);
 void harp_packet_rx_free(struct packet_queue *queue);
-void harp_packet_tx_init(struct packet_queue *queue, int ifindex);
+void harp_packet_tx_init(struct packet_queue *queue, const struct harp_netdev *device);
 
 /* As in port.h. */
 int harp_packet_receive(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,

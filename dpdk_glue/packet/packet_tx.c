@@ -19,9 +19,12 @@ enum {
   SLOW_DISTANCE = 64, /* bytes */
   LONG_PIECE = 1024,  /* bytes; the copy of a shorter one takes little time anyway */
   SHIFTS = 8,
-  /* A longer linear part would need more than four pages in a row, which a host may lack. */
-  LINEAR_MOST = 4 * PAGE - 512, /* bytes; the kernel needs some for itself */
-  HEADROOM = 16,                /* bytes before the frame: LL_RESERVED_SPACE of most devices */
+  HEADROOM = 16, /* bytes before the frame: LL_RESERVED_SPACE of most devices */
+  /* The kernel always finds a buffer of 4 pages. One of 8 has no advantage over single pages. A
+   * frame of less than 12 would waste too much of a buffer of 16. The kernel needs 512 bytes. */
+  EASY = 4 * PAGE - 512,  /* bytes */
+  LONG = 12 * PAGE - 512, /* bytes */
+  PAGED_FRAMES = 16384,   /* frames sent in pages after a lack of contiguous memory: up to 1 GiB */
 };
 
 static struct sockaddr_ll address_of(int ifindex, uint16_t protocol)
@@ -30,10 +33,11 @@ static struct sockaddr_ll address_of(int ifindex, uint16_t protocol)
       .sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = ifindex};
 }
 
-void harp_packet_tx_init(struct packet_queue *queue, int ifindex)
+void harp_packet_tx_init(struct packet_queue *queue, const struct harp_netdev *device)
 {
-  queue->to_ipv4 = address_of(ifindex, ETH_P_IP);
-  queue->to_arp = address_of(ifindex, ETH_P_ARP);
+  queue->to_ipv4 = address_of(device->index, ETH_P_IP);
+  queue->to_arp = address_of(device->index, ETH_P_ARP);
+  queue->tx_tso = device->tso;
   for (unsigned i = 0; i < PACKET_HELD; i++) {
     queue->tx_held_iov[i].iov_base = &queue->held[i];
     queue->tx[i].msg_hdr.msg_iov = &queue->tx_held_iov[i];
@@ -77,8 +81,10 @@ static bool find_slow(const struct harp_tx_frame *frame, unsigned start, unsigne
 
 /*
  * Returns the bytes of the frame in the linear part of the kernel's buffer (vnet header: hdr_len).
- * The other bytes begin at the start of a page, and the kernel allocates and copies their pages one
- * by one. So a frame that is not too long is linear as a whole.
+ * linear: all of them if possible. The other bytes begin at the start of a page, and the kernel
+ * allocates and copies their pages one by one, so a linear frame is faster. A buffer of more than
+ * eight pages has a second advantage: the kernel keeps no stock of them for each CPU. The sender
+ * then writes to the buffer that a receiver on this host has just freed, which is in a cache.
  *
  * The kernel copies with `rep movsb`, which is ten times slower on AMD's processors if the
  * destination is 1 to 63 bytes behind the source, modulo 4096. The receiver usually copies back to
@@ -87,23 +93,28 @@ static bool find_slow(const struct harp_tx_frame *frame, unsigned start, unsigne
  * distance if the payload begins on a page. A few more bytes in the linear part prevent it. A frame
  * has the payload of two messages at most times, so a few tries suffice.
  */
-static uint16_t linear_length(const struct harp_tx_frame *frame)
+static uint16_t linear_length(const struct harp_tx_frame *frame, bool linear)
 {
   unsigned distance;
   if (frame->length < PAGE) {
     return frame->header_length; /* the kernel makes all of it linear */
   }
-  if (frame->length <= LINEAR_MOST && !find_slow(frame, HEADROOM, &distance)) {
+  if (linear && !find_slow(frame, HEADROOM, &distance)) {
     return (uint16_t)frame->length;
   }
-  uint16_t linear = frame->header_length;
-  for (int i = 0; i < SHIFTS && find_slow(frame, -(unsigned)linear, &distance); i++) {
-    linear += distance < SLOW_DISTANCE ? distance : distance - (PAGE - SLOW_DISTANCE);
+  uint16_t length = frame->header_length;
+  for (int i = 0; i < SHIFTS && find_slow(frame, -(unsigned)length, &distance); i++) {
+    length += distance < SLOW_DISTANCE ? distance : distance - (PAGE - SLOW_DISTANCE);
   }
-  return linear;
+  return length;
 }
 
-static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *frame)
+static bool has_segments(const struct harp_tx_frame *frame)
+{
+  return frame->segment_size && frame->length - frame->header_length > frame->segment_size;
+}
+
+static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *frame, bool linear)
 {
   memset(vnet, 0, sizeof(*vnet));
   if (frame->checksum_needed) {
@@ -111,12 +122,12 @@ static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *f
     vnet->csum_start = frame->checksum_start;
     vnet->csum_offset = frame->checksum_offset;
   }
-  if (frame->segment_size && frame->length - frame->header_length > frame->segment_size) {
+  if (has_segments(frame)) {
     vnet->gso_type = VIRTIO_NET_HDR_GSO_TCPV4;
     vnet->gso_size = frame->segment_size;
   }
   if (vnet->gso_type || frame->length >= PAGE) {
-    vnet->hdr_len = linear_length(frame);
+    vnet->hdr_len = linear_length(frame, linear);
   }
 }
 
@@ -173,7 +184,7 @@ static int hold(struct packet_queue *queue, const struct harp_tx_frame *frame)
     return -EAGAIN;
   }
   struct packet_held *held = &queue->held[queue->held_count];
-  fill_vnet(&held->vnet, frame);
+  fill_vnet(&held->vnet, frame, true);
   uint8_t *to = held->bytes;
   for (unsigned i = 0; i < frame->iov_count; i++) {
     memcpy(to, frame->iov[i].iov_base, frame->iov[i].iov_len);
@@ -185,16 +196,12 @@ static int hold(struct packet_queue *queue, const struct harp_tx_frame *frame)
   return 0;
 }
 
-static int send_now(struct packet_queue *queue, const struct harp_tx_frame *frame)
+/* Returns the result of sendmsg. linear: as linear_length. */
+static ssize_t send_frame(struct packet_queue *queue, const struct harp_tx_frame *frame,
+                          bool linear)
 {
-  if (frame->iov_count > PACKET_IOV) {
-    return -EMSGSIZE;
-  }
-  if (queue->held_count && send_held(queue) < 0) {
-    return -EAGAIN;
-  }
   struct virtio_net_hdr vnet;
-  fill_vnet(&vnet, frame);
+  fill_vnet(&vnet, frame, linear);
   queue->tx_iov[0] = (struct iovec){.iov_base = &vnet, .iov_len = PACKET_VNET};
   memcpy(queue->tx_iov + 1, frame->iov, frame->iov_count * sizeof(*frame->iov));
   struct msghdr message = {
@@ -203,7 +210,36 @@ static int send_now(struct packet_queue *queue, const struct harp_tx_frame *fram
       .msg_iov = queue->tx_iov,
       .msg_iovlen = 1u + frame->iov_count,
   };
-  return harp_sendmsg(queue->fd, &message, MSG_DONTWAIT) < 0 ? send_failed(queue, errno) : 0;
+  return harp_sendmsg(queue->fd, &message, MSG_DONTWAIT);
+}
+
+/* The kernel's own segmentation copies a linear part, but refers to pages. */
+static bool may_be_linear(const struct packet_queue *queue, const struct harp_tx_frame *frame)
+{
+  bool fits = frame->length <= EASY || (frame->length > LONG && queue->tx_paged == 0);
+  return fits && (queue->tx_tso || !has_segments(frame));
+}
+
+/* The kernel reports ENOBUFS if it lacks contiguous memory for a linear frame, and also if a
+ * queueing discipline is full. Only in the first case the same frame in pages gets through. The
+ * kernel's search for contiguous memory takes long, so the next frames do without it. */
+static int send_now(struct packet_queue *queue, const struct harp_tx_frame *frame)
+{
+  if (frame->iov_count > PACKET_IOV) {
+    return -EMSGSIZE;
+  }
+  if (queue->held_count && send_held(queue) < 0) {
+    return -EAGAIN;
+  }
+  bool linear = may_be_linear(queue, frame);
+  ssize_t sent = send_frame(queue, frame, linear);
+  if (frame->length > LONG && queue->tx_paged > 0) {
+    queue->tx_paged--;
+  } else if (frame->length > LONG && linear && sent < 0 && errno == ENOBUFS) {
+    sent = send_frame(queue, frame, false);
+    queue->tx_paged = sent < 0 ? 0 : PAGED_FRAMES;
+  }
+  return sent < 0 ? send_failed(queue, errno) : 0;
 }
 
 int harp_packet_transmit(struct harp_port *port, unsigned number, const struct harp_tx_frame *frame)

@@ -45,7 +45,7 @@ def test_unexpected_header_makes_frame_contiguous(
     check_contiguous(got, one)
 
 
-@pytest.mark.parametrize("size", [STRIDE + 1, 2 * STRIDE, 65000])
+@pytest.mark.parametrize("size", [STRIDE + 1, 2 * STRIDE, 64900])
 def test_unexpected_length_makes_frame_contiguous(pair: tuple[Probe, Probe], size: int) -> None:
     a, b = pair
     one = tcp_frame(a, b, os.urandom(size))

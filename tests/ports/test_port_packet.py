@@ -41,7 +41,7 @@ def test_open_reports_interface_properties(pair: tuple[Probe, Probe], hosts: Hos
     info = pair[0].info
     host = hosts("veth-1500")[0]
     assert info["mac"] == host.mac and info["mtu"] == 1500
-    assert info["max_frame"] == 65535 and info["offloads"] == 15
+    assert info["max_frame"] == 65024 and info["offloads"] == 15
     assert info["address"] == host.own_address and info["prefix"] == 24
     assert info["speed"] == 10000 and info["pci"] == "" and not info["shares"]
     assert "its own" in info["summary"] and "receive buffer" not in info["summary"]
@@ -50,21 +50,21 @@ def test_open_reports_interface_properties(pair: tuple[Probe, Probe], hosts: Hos
 @pytest.mark.parametrize("pieces", [1, 2, 250])
 def test_large_segment_crosses_whole(pair: tuple[Probe, Probe], pieces: int) -> None:
     for a, b in (pair, pair[::-1]):
-        payload = os.urandom(65000)
+        payload = os.urandom(64900)
         a.send(tcp_frame(a, b, payload), segment=MSS, pieces=pieces)
         (got,) = b.receive()
         assert got.segment == MSS and got.good
         assert payload_of([got]) == payload
-        assert a.count()["copied"] == 65000
+        assert a.count()["copied"] == 64900
 
 
 @pytest.mark.parametrize("wire", ["veth-1500-nooff"])
 def test_kernel_segments_without_offloads(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
-    payload = os.urandom(45 * MSS - 7)
+    payload = os.urandom(44 * MSS - 7)
     a.send(tcp_frame(a, b, payload), segment=MSS)
-    frames = b.receive_all(45)
-    assert len(frames) == 45
+    frames = b.receive_all(44)
+    assert len(frames) == 44
     assert all(checksum_ok(frame.data) for frame in frames)
     assert payload_of(frames) == payload
 
@@ -324,7 +324,7 @@ def test_throughput_over_veth(
     """Large segments at full speed. The bound is on the bits for each CPU second of the sender. It
     is low, so that it detects a broken path also on a busy machine."""
     a, b = pair
-    big = tcp_frame(a, b, bytes(45 * MSS))
+    big = tcp_frame(a, b, bytes(44 * MSS))
     for _ in range(SPEED_TRIES):
         gbit, per_cpu, frames = speed(a, b, big, hint)
         record_property("gbit", round(gbit, 1))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packet port sends long frames in one buffer of the kernel. It sends them in pages if the
+kernel has no contiguous memory, and where the kernel segments them itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ranks import Rank, connect, packet_site
+
+from harp import paths
+from tools.hosts.lab import Lab
+
+pytestmark = pytest.mark.skipif(
+    "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
+)
+
+MIB = 1 << 20
+MESSAGES = 64  # of 1 MiB: about 1000 long frames
+
+
+def frames(lab: Lab, folder: Path, lack: str) -> str:
+    """Moves messages from a host that lacks `lack`. Returns its long frames, as in
+    little_memory.c."""
+    sites = [packet_site(folder / str(host.index), host) for host in lab.hosts]
+    log = folder / "frames"
+    library = paths.build_dir() / "tests/hosts/liblittle_memory.so"
+    sites[0].environment.update(
+        {
+            "LD_PRELOAD": str(library),
+            "HARP_AGENT": "",
+            "LITTLE_MEMORY": lack,
+            "LITTLE_MEMORY_LOG": str(log),
+        }
+    )
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        connect(one.init(), other.init()).move(MESSAGES, MIB)
+    return log.read_text()
+
+
+def test_long_frames_are_linear(lab: Lab, tmp_path: Path) -> None:
+    sent = frames(lab, tmp_path, "nothing")
+    assert "r" not in sent and sent.count("l") > 500
+    # The copy of a few frames would be slow at their distance from the payload.
+    assert sent.count("p") < sent.count("l") / 4
+
+
+def test_frames_go_in_pages_without_contiguous_memory(lab: Lab, tmp_path: Path) -> None:
+    sent = frames(lab, tmp_path, "memory")
+    assert sent.count("r") == 1 and "l" not in sent and sent.count("p") > 500
+    first = sent.index("r")
+    assert sent[first + 1] == "p", "the refused frame itself goes in pages"
+
+
+def test_full_queue_is_no_lack_of_memory(lab: Lab, tmp_path: Path) -> None:
+    """Both forms of a frame fail then, and later frames are linear again."""
+    sent = frames(lab, tmp_path, "queue")
+    assert sent.count("r") > 50 and sent.count("l") > 500
+    assert sent.count("p") < sent.count("l") / 4
+
+
+def test_kernel_segments_frames_in_pages(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    sent = frames(make_lab(wire="veth-9000-nooff"), tmp_path, "nothing")
+    assert "l" not in sent and sent.count("p") > 500
