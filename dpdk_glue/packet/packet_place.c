@@ -88,7 +88,7 @@ unsigned harp_packet_prepare(struct packet_queue *queue, const struct harp_rx_hi
     append(iov, &pieces, slot->next, slot->next_placed);
     append(iov, &pieces, front + used, HARP_FRAME_MAX - (size_t)slot->header - used);
     queue->rx[i].msg_hdr.msg_iovlen = pieces;
-    if (slot->gap) {
+    if (hint && (i + 1) * hint->stride >= hint->length) {
       return i + 1;
     }
   }

@@ -25,8 +25,8 @@
 uint8_t *harp_packet_front(struct packet_queue *queue, unsigned i);
 
 /* Prepares the first `count` slots for one receive call. hint may be NULL. Returns how many slots
- * the call may use: a frame for two places is the last one, because a wrong guess about it would
- * move later frames. */
+ * the call may use. The last one is for the frame that reaches the end of the hint's first place:
+ * the place of later frames is unknown, or depends on how much the frame has in the second one. */
 unsigned harp_packet_prepare(struct packet_queue *queue, const struct harp_rx_hint *hint,
                              unsigned count);
 

@@ -138,6 +138,10 @@ static unsigned receive_port(struct harp_instance *instance)
 {
   struct harp_rx_frame frames[BURST];
   struct harp_rx_hint hint, *expected = NULL;
+  if (instance->receive_postponed) {
+    instance->receive_postponed--;
+    return 0;
+  }
   if (instance->expect && instance->expect(instance->expect_user, &hint)) {
     expected = &hint;
   }

@@ -79,8 +79,9 @@ struct harp_instance {
   struct harp_capture capture;
   bool (*expect)(void *user, struct harp_rx_hint *hint); /* tells where the next payload belongs */
   void *expect_user;
-  uint64_t link_changed; /* ns: when the port last went down or up, or had no carrier */
-  uint64_t outage;       /* ns: when the device failed or lost its carrier; 0: it works */
+  unsigned receive_postponed; /* polls that take no frame from the port */
+  uint64_t link_changed;      /* ns: when the port last went down or up, or had no carrier */
+  uint64_t outage;            /* ns: when the device failed or lost its carrier; 0: it works */
   atomic_bool link_down; /* written under the poll lock; the worker reads it before it sleeps */
 
   /* Frames from this process to itself. */
@@ -243,6 +244,13 @@ static inline void harp_instance_stop_expecting(struct harp_instance *instance, 
     instance->expect = NULL;
     instance->expect_user = NULL;
   }
+}
+
+/* The next polls take no frame from the port, which keeps the frames meanwhile. polls: few, because
+ * the frames of all connections wait. 0: the next poll takes frames again. */
+static inline void harp_instance_postpone_receive(struct harp_instance *instance, unsigned polls)
+{
+  instance->receive_postponed = polls;
 }
 
 /* The functions below may be called by any thread: what they return never changes. */

@@ -19,7 +19,13 @@
 #include "plugin/link/crc32c.h"
 #include "plugin/link/link.h"
 
-enum { EXPECT_LEAST = 512 }; /* bytes; a hint for smaller segments costs more than it saves */
+enum {
+  EXPECT_LEAST = 512, /* bytes; a hint for smaller segments costs more than it saves */
+  BULK_LEAST = 16384, /* bytes of a chunk; a copy of smaller ones costs less than a receive call */
+  /* Polls that leave frames in the port when a receive is missing. The caller posts it within a few
+   * polls if it only lags behind. */
+  POSTPONED_POLLS = 8,
+};
 
 /* A receive's `claim`. Low 48 bits: the bytes claimed so far or, once the last chunk has told the
  * size (CLAIM_SIZED), the bytes that may still be claimed. Above them: part of the message number,
@@ -144,24 +150,32 @@ static struct destination early_destination(const struct link_flow *flow)
   return never ? (struct destination){0} : payload_destination(flow);
 }
 
-/* Where the payload of the next message belongs, if its header follows the bytes that
- * early_destination tells, and nothing else. A guess: the message after one that filled its receive
- * fills its own, too. Only a link of one flow has its messages in order. */
+/* Where the payload of the next chunk belongs, if its header follows the bytes that
+ * early_destination tells, and nothing else. It is a guess: a message goes on after a chunk that is
+ * not its last, and the message after one that filled its receive fills its own, too. Only a link
+ * of one flow has its chunks in order. */
 static struct destination next_destination(const struct link_flow *flow)
 {
   const struct net_link *link = flow->link;
-  uint64_t message = flow->chunk.message + 1;
+  const struct chunk *chunk = &flow->chunk;
+  bool last = chunk->flags & CHUNK_LAST;
+  uint64_t message = chunk->message + last, offset = last ? 0 : chunk->offset + chunk->length;
   bool between = flow->request ? flow->chunk_left == 0 : flow->rx_header_size > 0;
-  if (!flow->full || between || link->flow_count != 1 ||
+  if (!flow->next_receive || between || link->flow_count != 1 ||
       message >= atomic_load_explicit(&link->posted, memory_order_acquire)) {
     return (struct destination){0};
   }
   const struct net_request *request = &link->requests[message % LINK_REQUESTS];
-  bool fits = request->message == message && request->size == flow->full;
-  if (!fits || request->read_early || (flow->request && flow->request->read_early)) {
+  bool waits = request->message == message && request->size == flow->next_receive &&
+               atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_POSTED;
+  if (!waits || request->read_early || (flow->request && flow->request->read_early)) {
     return (struct destination){0};
   }
-  return (struct destination){.data = request->data, .length = flow->full};
+  size_t left = request->size - offset;
+  return (struct destination){
+      .data = request->data + offset,
+      .length = left < flow->next_length ? (uint32_t)left : flow->next_length,
+  };
 }
 
 /* Bytes between the payload of the current chunk, if there is one, and that of the next chunk. */
@@ -171,13 +185,21 @@ static size_t bytes_between(const struct link_flow *flow)
   return flow_header_size(flow) + (trailer ? CHUNK_TRAILER_SIZE : 0);
 }
 
+/* Tells the port where the next payload belongs. The hint has no place if that is not known, as
+ * before a receive is posted. The port then takes one frame, and the rest of a burst waits for a
+ * better hint instead of a copy. */
 static bool expect(void *user, struct harp_rx_hint *hint)
 {
   struct link_flow *flow = user;
-  struct destination to = early_destination(flow), next = next_destination(flow);
+  struct destination to = {0}, next = {0};
   flow->offered = NULL; /* may be left over from a segment that the stack rejected */
-  if (to.length + next.length == 0 || flow->stride < EXPECT_LEAST ||
-      !harp_flow_rcv_queue_empty(flow->tcp)) {
+  if (harp_flow_rcv_queue_empty(flow->tcp)) {
+    to = early_destination(flow);
+    next = next_destination(flow);
+  }
+  bool known = to.length + next.length > 0;
+  if (link_ended(flow->link) || flow->stride < EXPECT_LEAST ||
+      (!known && flow->next_length < BULK_LEAST)) {
     return false;
   }
   hint->header_length = harp_flow_header_length(flow->tcp);
@@ -188,16 +210,6 @@ static bool expect(void *user, struct harp_rx_hint *hint)
   hint->next = next.data;
   hint->next_length = next.length;
   return true;
-}
-
-static void set_expectation(struct link_flow *flow)
-{
-  struct harp_instance *instance = flow->instance;
-  if (early_destination(flow).length > 0 || flow->full) {
-    harp_instance_expect(instance, expect, flow);
-  } else {
-    harp_instance_stop_expecting(instance, flow);
-  }
 }
 
 static uint64_t stalled_for(const struct link_flow *flow)
@@ -213,6 +225,9 @@ uint32_t flow_receive_wait_ms(const struct link_flow *flow)
 static void end_stall(struct link_flow *flow)
 {
   uint64_t time = stalled_for(flow);
+  if (flow->stalled) {
+    harp_instance_postpone_receive(flow->instance, 0);
+  }
   flow->stalled = false;
   flow->stalled_time += time;
   harp_instance_count(flow->instance, HARP_COUNTER_receive_wait_ns, time);
@@ -227,6 +242,7 @@ static struct net_request *find_request(struct link_flow *flow)
     if (!flow->stalled) {
       flow->stalled = true;
       flow->stalled_since = harp_instance_now(flow->instance);
+      harp_instance_postpone_receive(flow->instance, POSTPONED_POLLS);
     }
     atomic_store(&link->stalled, true);
     /* Set stalled, then check again. irecv does the reverse: it publishes, then checks stalled. */
@@ -325,6 +341,16 @@ static bool header_intact(struct link_flow *flow)
   return false;
 }
 
+static void guess_next(struct link_flow *flow, size_t receive)
+{
+  const struct chunk *chunk = &flow->chunk;
+  bool ends = chunk->offset + chunk->length == receive, last = chunk->flags & CHUNK_LAST;
+  flow->next_receive = ends == last ? receive : 0;
+  if (chunk->offset == 0) {
+    flow->next_length = chunk->length;
+  }
+}
+
 /* Begins the chunk with the complete header in flow->rx_header. false: no receive is posted yet, or
  * the link has failed. */
 static bool begin_chunk(struct link_flow *flow)
@@ -344,8 +370,7 @@ static bool begin_chunk(struct link_flow *flow)
   if (!request || !chunk_fits(flow, request)) {
     return false;
   }
-  bool whole = flow->chunk.flags & CHUNK_LAST && flow->chunk.offset == 0;
-  flow->full = whole && flow->chunk.length == request->size ? flow->chunk.length : 0;
+  guess_next(flow, request->size);
   flow->request = request;
   flow->chunk_left = flow->chunk.length;
   flow->crc = 0;
@@ -514,7 +539,7 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
     taken += chunks_in(flow, data + taken, length - taken);
   }
   if (flow->tcp) {
-    set_expectation(flow);
+    harp_instance_expect(flow->instance, expect, flow);
   }
   return taken;
 }

@@ -209,7 +209,7 @@ static void do_receive(const char *line)
     answer(-EINVAL);
     return;
   }
-  bool hinted = length + next_length > 0;
+  bool hinted = header > 0;
   struct harp_rx_hint hint = {(uint16_t)header,
                               length ? hint_bytes : NULL,
                               length,

@@ -27,6 +27,22 @@ def test_correct_hint_delivers_payload_to_buffer(pair: tuple[Probe, Probe]) -> N
     assert [f.data[HEADERS:] for f in got] == [one.payload for one in sent]
 
 
+def test_burst_ends_where_known_places_end(pair: tuple[Probe, Probe]) -> None:
+    """The frame at the end tells where later ones belong. Without a place, the first frame does."""
+    a, b = pair
+    for _ in range(8):
+        a.send(tcp_frame(a, b, b"so that the next bursts are long"))
+    assert len(b.receive(8)) == 8
+    for _ in range(5):
+        a.send(tcp_frame(a, b, os.urandom(STRIDE)), segment=MSS)
+    time.sleep(0.05)
+    bursts = [
+        b.receive(8, 0, hint=hint)
+        for hint in ((HEADERS, 2 * STRIDE, STRIDE), (HEADERS, 0, STRIDE), (0, 0, 0))
+    ]
+    assert [[f.place for f in got] for got in bursts] == [[0, STRIDE], [-1], [-1, -1]]
+
+
 def check_contiguous(got: Received, one: Frame) -> None:
     assert got.place == -1 and got.payload_length == 0
     assert got.data[one.header_length :] == one.payload
