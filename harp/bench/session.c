@@ -78,17 +78,24 @@ static int failed(const struct session *session, const char *call, ncclResult_t 
   return -1;
 }
 
-/* Plugins take settings only from the environment. */
+static void set_number(const char *name, int value)
+{
+  char text[16];
+  snprintf(text, sizeof(text), "%d", value);
+  setenv(name, text, 1);
+}
+
+/* Plugins take settings only from the environment. Without a launcher, HARP's statistics learn the
+ * rank from there, too. */
 static void plugin_settings(const struct options *options)
 {
-  char number[16];
+  set_number("RANK", options->rank);
+  set_number("WORLD_SIZE", options->ranks);
   if (options->flows) {
-    snprintf(number, sizeof(number), "%d", options->flows);
-    setenv("HARP_FLOWS", number, 1);
+    set_number("HARP_FLOWS", options->flows);
   }
   if (options->nsocks) {
-    snprintf(number, sizeof(number), "%d", options->nsocks);
-    setenv("HARP_KERNEL_NSOCKS", number, 1);
+    set_number("HARP_KERNEL_NSOCKS", options->nsocks);
   }
   if (options->kernel_cc) {
     setenv("HARP_KERNEL_CC", options->kernel_cc, 1);

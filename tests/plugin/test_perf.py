@@ -8,19 +8,21 @@ import os
 import re
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 from click.testing import CliRunner
+from perf_ranks import Run, free_port, statuses
 
 from harp import paths
 from harp.cli import perf as perf_module
+from harp.observe import statfile
+from tools.hosts.ranks import remove_wire, wait_until, wire_path
 
 PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 FIELDS = """
@@ -28,59 +30,6 @@ FIELDS = """
     wrong cpu_s_per_gb nranks flows mtu offloads pair kernel_cc nsocks p50_us p99_us channels
     version
 """.split()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Run:
-    """The ranks of one run, on this machine."""
-
-    def __init__(
-        self,
-        args: Sequence[object],
-        ranks: int = 2,
-        environment: Optional[Mapping[str, str]] = None,
-        told: bool = True,
-    ) -> None:
-        """told: options set the ranks; else a launcher's variables in environment do, in which
-        {rank} stands for the rank's number."""
-        rendezvous = f"127.0.0.1:{free_port()}"
-        self.processes = []
-        for rank in range(ranks):
-            more = {k: v.format(rank=rank) for k, v in (environment or {}).items()}
-            where = ["--rank", rank, "--nranks", ranks, "--rendezvous", rendezvous] if told else []
-            self.processes.append(
-                subprocess.Popen(
-                    [str(word) for word in (paths.perf_program(), *args, *where)],
-                    env={**os.environ, "NCCL_SOCKET_IFNAME": "lo", **more},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-
-    def finish(self, timeout: float = 60) -> list[tuple[int, str, str]]:
-        """Exit status, standard output and errors of each rank. Ranks that do not end in time are
-        killed."""
-        ended = []
-        try:
-            for process in self.processes:
-                out, err = process.communicate(timeout=timeout)
-                ended.append((process.returncode, out, err))
-        finally:
-            for process in self.processes:
-                if process.poll() is None:
-                    process.kill()
-                    process.communicate()
-        return ended
-
-
-def statuses(ended: list[tuple[int, str, str]]) -> list[int]:
-    return [status for status, _, _ in ended]
 
 
 def records(tmp_path: Path, args: Sequence[object], ranks: int = 2) -> list[dict[str, Any]]:
@@ -295,6 +244,30 @@ def test_interrupted_ranks_report_received_messages(number: int) -> None:
     assert "a signal ended the pass" in ended[0][2]
     for _, _, said in ended:
         assert re.search(r"\d+ messages had come before that, with 0 wrong", said)
+
+
+def test_statistics_tell_the_rank_without_a_launcher(tmp_path: Path) -> None:
+    wire = wire_path()
+    for rank in range(2):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        address = f"10.9.0.{rank + 1}/24"
+        (folder / "ztcp0.conf").write_text(f"device = wire:{wire}\naddress = {address}\n")
+    folders = {name: f"{tmp_path}/{{rank}}" for name in ("HARP_CONF_DIR", "HARP_RUN_DIR")}
+    args = ["sendrecv", "-b", "64K", "-e", "64K", "-n", "1000000", "--verified", "--rate", "0.1"]
+    run = Run(args, environment=folders)
+
+    def published() -> Optional[list[tuple[int, int]]]:
+        found = [statfile.read(path) for path in sorted(tmp_path.glob("*/*.stat"))]
+        return [(one.rank, one.world_size) for one in found] if len(found) == 2 else None
+
+    try:
+        assert wait_until(published, 30, "no statistics") == [(0, 2), (1, 2)]
+    finally:
+        for process in run.processes:
+            process.terminate()
+        run.finish()
+        remove_wire(wire)
 
 
 @pytest.mark.slow
