@@ -220,7 +220,12 @@ int main(int argc, char **argv)
   if (options.pause_ms) {
     signals_await_pause();
   }
-  status = session_open(&session, &options) ? FAILED : run(&session);
+  if (session_open(&session, &options)) {
+    session_decline(&session);
+    status = FAILED;
+  } else {
+    status = run(&session);
+  }
   session_close(&session);
   return status;
 }

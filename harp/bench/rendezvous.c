@@ -17,11 +17,11 @@
 
 #include "harp/bench/clock.h"
 
-enum { MAGIC = 0x48505246, RETRY_MS = 50, ERROR_SIZE = 512, NAMED = 8 };
+enum { MAGIC = 0x48505246, RETRY_MS = 50, DECLINE_MS = 2000, ERROR_SIZE = 512, NAMED = 8 };
 
 struct hello {
   uint32_t magic;
-  int32_t rank, ranks;
+  int32_t rank, ranks; /* ranks 0: this rank does not take part */
 };
 
 struct rendezvous {
@@ -197,6 +197,10 @@ static int admit(struct rendezvous *rendezvous, int fd, uint64_t limit_ns)
     close(fd);
     return 0;
   }
+  if (hello.ranks == 0) {
+    close(fd);
+    return fail(rendezvous, "rank %d does not take part: read the output there", hello.rank);
+  }
   if (hello.ranks != rendezvous->ranks || hello.rank < 1 || hello.rank >= rendezvous->ranks ||
       rendezvous->peer[hello.rank] >= 0) {
     close(fd);
@@ -281,10 +285,12 @@ static int dial(const struct place *place, uint64_t limit_ns)
   return -1;
 }
 
-static int visit_rank_0(struct rendezvous *rendezvous, const char *host, const char *port)
+/* ranks: of the hello. */
+static int visit_rank_0(struct rendezvous *rendezvous, const char *host, const char *port,
+                        int ranks)
 {
   struct place place;
-  struct hello hello = {.magic = MAGIC, .rank = rendezvous->rank, .ranks = rendezvous->ranks};
+  struct hello hello = {.magic = MAGIC, .rank = rendezvous->rank, .ranks = ranks};
   uint64_t limit = deadline(rendezvous);
   if (resolve(rendezvous, host, port, 0, &place)) {
     return -1;
@@ -310,7 +316,15 @@ int rendezvous_open(struct rendezvous *rendezvous, const char *host, const char 
 {
   rendezvous->everywhere = everywhere;
   return rendezvous->rank == 0 ? host_ranks(rendezvous, host, port)
-                               : visit_rank_0(rendezvous, host, port);
+                               : visit_rank_0(rendezvous, host, port, rendezvous->ranks);
+}
+
+void rendezvous_decline(struct rendezvous *rendezvous, const char *host, const char *port)
+{
+  if (rendezvous->rank != 0) {
+    rendezvous->timeout_ms = DECLINE_MS;
+    visit_rank_0(rendezvous, host, port, 0);
+  }
 }
 
 static int transfer(struct rendezvous *rendezvous, int rank, void *data, size_t size,

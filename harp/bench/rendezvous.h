@@ -20,6 +20,9 @@ struct rendezvous *rendezvous_new(int rank, int ranks, int timeout_ms);
  * addresses, because on the host itself the name host may mean a loopback address. */
 int rendezvous_open(struct rendezvous *rendezvous, const char *host, const char *port,
                     bool everywhere);
+/* Tells rank 0, in place of rendezvous_open, that this rank does not take part. Waits for rank 0 at
+ * most 2 s, and fails silently. */
+void rendezvous_decline(struct rendezvous *rendezvous, const char *host, const char *port);
 /* Gives every rank the size bytes of all ranks, in the order of ranks. It is also a barrier. */
 int rendezvous_exchange(struct rendezvous *rendezvous, const void *mine, size_t size, void *all);
 const char *rendezvous_error(const struct rendezvous *rendezvous);

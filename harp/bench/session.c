@@ -163,6 +163,15 @@ int session_exchange(struct session *session, const void *mine, size_t size)
   return -1;
 }
 
+void session_decline(struct session *session)
+{
+  const struct options *options = session->options;
+  session->rendezvous = rendezvous_new(options->rank, options->ranks, options->timeout_ms);
+  if (session->rendezvous) {
+    rendezvous_decline(session->rendezvous, options->host, options->port);
+  }
+}
+
 int session_join(struct session *session)
 {
   const struct options *options = session->options;

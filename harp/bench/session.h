@@ -46,6 +46,8 @@ struct session {
 
 /* Loads and initializes the plugin. Other ranks are not needed yet. */
 int session_open(struct session *session, const struct options *options);
+/* Tells rank 0 that session_open has failed here. */
+void session_decline(struct session *session);
 /* Joins the rendezvous of all ranks. */
 int session_join(struct session *session);
 /* Connects the channels and registers memory. */

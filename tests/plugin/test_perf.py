@@ -246,16 +246,32 @@ def test_interrupted_ranks_report_received_messages(number: int) -> None:
         assert re.search(r"\d+ messages had come before that, with 0 wrong", said)
 
 
+def on_a_wire(folder: Path, wire: str, ranks: Sequence[int]) -> dict[str, str]:
+    """Configures these ranks. Returns variables for all ranks, with {rank}."""
+    for rank in range(2):
+        (folder / str(rank)).mkdir()
+    for rank in ranks:
+        keys = f"device = wire:{wire}\naddress = 10.9.0.{rank + 1}/24\n"
+        (folder / str(rank) / "ztcp0.conf").write_text(keys)
+    return {name: f"{folder}/{{rank}}" for name in ("HARP_CONF_DIR", "HARP_RUN_DIR")}
+
+
+def test_rank_0_names_a_rank_whose_plugin_declines(tmp_path: Path) -> None:
+    """It does not wait for the time limit."""
+    wire = wire_path()
+    try:
+        ended = Run(["sendrecv"], environment=on_a_wire(tmp_path, wire, [0])).finish(50)
+    finally:
+        remove_wire(wire)
+    assert statuses(ended) == [1, 1]
+    assert "declines: init" in ended[1][2]
+    assert "rank 1 does not take part: read the output there" in ended[0][2]
+
+
 def test_statistics_tell_the_rank_without_a_launcher(tmp_path: Path) -> None:
     wire = wire_path()
-    for rank in range(2):
-        folder = tmp_path / str(rank)
-        folder.mkdir()
-        address = f"10.9.0.{rank + 1}/24"
-        (folder / "ztcp0.conf").write_text(f"device = wire:{wire}\naddress = {address}\n")
-    folders = {name: f"{tmp_path}/{{rank}}" for name in ("HARP_CONF_DIR", "HARP_RUN_DIR")}
     args = ["sendrecv", "-b", "64K", "-e", "64K", "-n", "1000000", "--verified", "--rate", "0.1"]
-    run = Run(args, environment=folders)
+    run = Run(args, environment=on_a_wire(tmp_path, wire, [0, 1]))
 
     def published() -> Optional[list[tuple[int, int]]]:
         found = [statfile.read(path) for path in sorted(tmp_path.glob("*/*.stat"))]
