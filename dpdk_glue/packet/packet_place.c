@@ -18,7 +18,8 @@ uint8_t *harp_packet_front(struct packet_queue *queue, unsigned i)
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* Adds the second place to the slot of a frame that leaves the first one after `left` bytes. A
- * first part that is too short to make room for a header stays in the slot. */
+ * first part that is too short to make room for a header stays in the slot. The stride does not
+ * bound the second place, because no frame of the burst comes behind it. */
 static void apply_next(struct packet_slot *slot, const struct harp_rx_hint *hint, size_t left)
 {
   bool kept = left < slot->header;
@@ -26,8 +27,7 @@ static void apply_next(struct packet_slot *slot, const struct harp_rx_hint *hint
   if (!hint->next || before >= hint->stride) {
     return;
   }
-  size_t room = least(hint->stride - before, HARP_FRAME_MAX - slot->header - before);
-  size_t placed = least(hint->next_length, room);
+  size_t placed = least(hint->next_length, HARP_FRAME_MAX - slot->header - before);
   if (placed < 2 * (size_t)slot->header) { /* two headers must fit into its gap */
     return;
   }

@@ -151,8 +151,8 @@ static struct destination early_destination(const struct link_flow *flow)
 }
 
 /* Where the payload of the next chunk belongs, if its header follows the bytes that
- * early_destination tells, and nothing else. It is a guess: a message goes on after a chunk that is
- * not its last, and the message after one that filled its receive fills its own, too. Only a link
+ * early_destination tells, and nothing else. It is a guess: the next chunk goes on with the
+ * message, or begins the next one, and is as long as the last first chunk of a message. Only a link
  * of one flow has its chunks in order. */
 static struct destination next_destination(const struct link_flow *flow)
 {
@@ -161,12 +161,12 @@ static struct destination next_destination(const struct link_flow *flow)
   bool last = chunk->flags & CHUNK_LAST;
   uint64_t message = chunk->message + last, offset = last ? 0 : chunk->offset + chunk->length;
   bool between = flow->request ? flow->chunk_left == 0 : flow->rx_header_size > 0;
-  if (!flow->next_receive || between || link->flow_count != 1 ||
+  if (!flow->first_chunk || between || link->flow_count != 1 ||
       message >= atomic_load_explicit(&link->posted, memory_order_acquire)) {
     return (struct destination){0};
   }
   const struct net_request *request = &link->requests[message % LINK_REQUESTS];
-  bool waits = request->message == message && request->size == flow->next_receive &&
+  bool waits = request->message == message && offset < request->size &&
                atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_POSTED;
   if (!waits || request->read_early || (flow->request && flow->request->read_early)) {
     return (struct destination){0};
@@ -174,7 +174,7 @@ static struct destination next_destination(const struct link_flow *flow)
   size_t left = request->size - offset;
   return (struct destination){
       .data = request->data + offset,
-      .length = left < flow->next_length ? (uint32_t)left : flow->next_length,
+      .length = left < flow->first_chunk ? (uint32_t)left : flow->first_chunk,
   };
 }
 
@@ -199,7 +199,7 @@ static bool expect(void *user, struct harp_rx_hint *hint)
   }
   bool known = to.length + next.length > 0;
   if (link_ended(flow->link) || flow->stride < EXPECT_LEAST ||
-      (!known && flow->next_length < BULK_LEAST)) {
+      (!known && flow->first_chunk < BULK_LEAST)) {
     return false;
   }
   hint->header_length = harp_flow_header_length(flow->tcp);
@@ -341,16 +341,6 @@ static bool header_intact(struct link_flow *flow)
   return false;
 }
 
-static void guess_next(struct link_flow *flow, size_t receive)
-{
-  const struct chunk *chunk = &flow->chunk;
-  bool ends = chunk->offset + chunk->length == receive, last = chunk->flags & CHUNK_LAST;
-  flow->next_receive = ends == last ? receive : 0;
-  if (chunk->offset == 0) {
-    flow->next_length = chunk->length;
-  }
-}
-
 /* Begins the chunk with the complete header in flow->rx_header. false: no receive is posted yet, or
  * the link has failed. */
 static bool begin_chunk(struct link_flow *flow)
@@ -370,7 +360,9 @@ static bool begin_chunk(struct link_flow *flow)
   if (!request || !chunk_fits(flow, request)) {
     return false;
   }
-  guess_next(flow, request->size);
+  if (flow->chunk.offset == 0) {
+    flow->first_chunk = flow->chunk.length;
+  }
   flow->request = request;
   flow->chunk_left = flow->chunk.length;
   flow->crc = 0;
