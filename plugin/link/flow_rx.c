@@ -361,7 +361,7 @@ static bool begin_chunk(struct link_flow *flow)
     return false;
   }
   if (flow->chunk.offset == 0) {
-    flow->first_chunk = flow->chunk.length;
+    flow->first_chunk = request->read_early ? 0 : flow->chunk.length;
   }
   flow->request = request;
   flow->chunk_left = flow->chunk.length;

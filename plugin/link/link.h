@@ -207,7 +207,7 @@ struct link_flow {
   uint8_t *offered;     /* the buffer that flow_rx_buffer gave to the stack last; NULL: none */
   uint32_t crc;         /* of the chunk's payload so far, if the chunk has a trailer */
   uint32_t stride;      /* largest payload delivered at once so far, bytes */
-  uint32_t first_chunk; /* bytes of the first chunk of the last message */
+  uint32_t first_chunk; /* bytes of the last message's first chunk; 0: the GPU polls its receive */
   bool stalled;         /* it waits for a posted receive */
   uint64_t stalled_since, stalled_time; /* ns; the sum of earlier waits */
   uint8_t *inherited; /* bytes that an earlier connection has received, delivered first */
