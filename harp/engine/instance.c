@@ -138,10 +138,11 @@ static unsigned receive_port(struct harp_instance *instance)
 {
   struct harp_rx_frame frames[BURST];
   struct harp_rx_hint hint, *expected = NULL;
-  if (instance->receive_postponed) {
+  if (instance->receive_postponed && instance->now < instance->postponed_until) {
     instance->receive_postponed--;
     return 0;
   }
+  instance->receive_postponed = 0;
   if (instance->expect && instance->expect(instance->expect_user, &hint)) {
     expected = &hint;
   }

@@ -40,6 +40,8 @@ struct harp_ticker {
   void (*tick)(struct harp_ticker *ticker, struct harp_instance *instance, uint64_t now_ns);
 };
 #define HARP_TICK_NS 100000000ull
+/* The longest time for which an instance takes no frames from its port on request. */
+#define HARP_POSTPONE_NS 20000ull
 
 /* A frame that this process sends to itself. */
 struct harp_loop_frame {
@@ -79,7 +81,8 @@ struct harp_instance {
   struct harp_capture capture;
   bool (*expect)(void *user, struct harp_rx_hint *hint); /* tells where the next payload belongs */
   void *expect_user;
-  unsigned receive_postponed; /* polls that take no frame from the port */
+  unsigned receive_postponed; /* polls that take no frame from the port, */
+  uint64_t postponed_until;   /* ns: and the end of this in any case */
   uint64_t link_changed;      /* ns: when the port last went down or up, or had no carrier */
   uint64_t outage;            /* ns: when the device failed or lost its carrier; 0: it works */
   atomic_bool link_down; /* written under the poll lock; the worker reads it before it sleeps */
@@ -247,10 +250,13 @@ static inline void harp_instance_stop_expecting(struct harp_instance *instance, 
 }
 
 /* The next polls take no frame from the port, which keeps the frames meanwhile. polls: few, because
- * the frames of all connections wait. 0: the next poll takes frames again. */
+ * the frames of all connections wait. 0: the next poll takes frames again. A poll more than
+ * HARP_POSTPONE_NS after now takes frames in any case: NCCL's threads may poll only every
+ * millisecond, and the peer sends acknowledged data again after few of them. */
 static inline void harp_instance_postpone_receive(struct harp_instance *instance, unsigned polls)
 {
   instance->receive_postponed = polls;
+  instance->postponed_until = instance->now + HARP_POSTPONE_NS;
 }
 
 /* The functions below may be called by any thread: what they return never changes. */

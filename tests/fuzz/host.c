@@ -337,11 +337,16 @@ void host_destroy(void)
 
 static unsigned queue_count(void) { return nic_count() * host->setup->instances; }
 
+/* Polls until the port's frames are taken: the remote counts the bytes that a connection has
+ * received, and an instance may leave frames in its port for some polls. */
 void host_poll(void)
 {
   for (unsigned i = 0; i < queue_count(); i++) {
-    if (host_instance(i)) {
-      harp_instance_poll(host_instance(i), NULL);
+    struct harp_instance *instance = host_instance(i);
+    bool again = instance != NULL;
+    while (again) {
+      harp_instance_poll(instance, NULL);
+      again = instance->receive_postponed && host->queues[i].waiting_count > 0;
     }
   }
 }
