@@ -187,19 +187,21 @@ static size_t bytes_between(const struct link_flow *flow)
 
 /* Tells the port where the next payload belongs. The hint has no place if that is not known, as
  * before a receive is posted. The port then takes one frame, and the rest of a burst waits for a
- * better hint instead of a copy. */
+ * better hint instead of a copy. After a loss no better hint comes for a round trip, so the port
+ * takes whole bursts without a hint. */
 static bool expect(void *user, struct harp_rx_hint *hint)
 {
   struct link_flow *flow = user;
   struct destination to = {0}, next = {0};
   flow->offered = NULL; /* may be left over from a segment that the stack rejected */
-  if (harp_flow_rcv_queue_empty(flow->tcp)) {
+  bool empty = harp_flow_rcv_queue_empty(flow->tcp);
+  if (empty) {
     to = early_destination(flow);
     next = next_destination(flow);
   }
-  bool known = to.length + next.length > 0;
+  bool known = to.length + next.length > 0, lost = !empty && !flow->stalled;
   if (link_ended(flow->link) || flow->stride < EXPECT_LEAST ||
-      (!known && flow->first_chunk < BULK_LEAST)) {
+      (!known && (lost || flow->first_chunk < BULK_LEAST))) {
     return false;
   }
   hint->header_length = harp_flow_header_length(flow->tcp);
