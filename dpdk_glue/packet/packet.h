@@ -79,6 +79,7 @@ struct packet_queue {
   struct sockaddr_ll to_ipv4, to_arp; /* the interface, one address per protocol */
   bool tx_tso;                        /* the device segments frames */
   unsigned tx_paged; /* long frames to send in pages, because contiguous memory was lacking */
+  unsigned tx_lack;  /* their number after the last lack; 0: a linear frame got through since */
   unsigned held_count;
   struct packet_held held[PACKET_HELD];
   struct mmsghdr tx[PACKET_HELD];

@@ -24,7 +24,7 @@ enum {
    * frame of less than 12 would waste too much of a buffer of 16. The kernel needs 512 bytes. */
   EASY = 4 * PAGE - 512,  /* bytes */
   LONG = 12 * PAGE - 512, /* bytes */
-  PAGED_FRAMES = 16384,   /* frames sent in pages after a lack of contiguous memory: up to 1 GiB */
+  PAGED_FRAMES = 16383,   /* most frames sent in pages between two tries: up to 1 GiB */
 };
 
 static struct sockaddr_ll address_of(int ifindex, uint16_t protocol)
@@ -220,9 +220,15 @@ static bool may_be_linear(const struct packet_queue *queue, const struct harp_tx
   return fits && (queue->tx_tso || !has_segments(frame));
 }
 
-/* The kernel reports ENOBUFS if it lacks contiguous memory for a linear frame, and also if a
- * queueing discipline is full. Only in the first case the same frame in pages gets through. The
- * kernel's search for contiguous memory takes long, so the next frames do without it. */
+/*
+ * The kernel reports ENOBUFS if it lacks contiguous memory for a linear frame, and also if a
+ * queueing discipline is full. The same frame in pages gets through in the first case. In the
+ * second case it gets through only if the queue has drained meanwhile. A linear frame then gets
+ * through soon, too.
+ *
+ * The kernel's search for contiguous memory takes long, so the next frames do without it: twice as
+ * many after each lack, until a linear frame gets through.
+ */
 static int send_now(struct packet_queue *queue, const struct harp_tx_frame *frame)
 {
   if (frame->iov_count > PACKET_IOV) {
@@ -231,13 +237,18 @@ static int send_now(struct packet_queue *queue, const struct harp_tx_frame *fram
   if (queue->held_count && send_held(queue) < 0) {
     return -EAGAIN;
   }
-  bool linear = may_be_linear(queue, frame);
+  bool linear = may_be_linear(queue, frame), is_long = frame->length > LONG;
   ssize_t sent = send_frame(queue, frame, linear);
-  if (frame->length > LONG && queue->tx_paged > 0) {
+  if (is_long && queue->tx_paged > 0) {
     queue->tx_paged--;
-  } else if (frame->length > LONG && linear && sent < 0 && errno == ENOBUFS) {
+  } else if (is_long && linear && sent >= 0) {
+    queue->tx_lack = 0;
+  } else if (is_long && linear && errno == ENOBUFS) {
     sent = send_frame(queue, frame, false);
-    queue->tx_paged = sent < 0 ? 0 : PAGED_FRAMES;
+    if (sent >= 0) {
+      queue->tx_lack = queue->tx_lack < PAGED_FRAMES ? 2 * queue->tx_lack + 1 : PAGED_FRAMES;
+      queue->tx_paged = queue->tx_lack;
+    }
   }
   return sent < 0 ? send_failed(queue, errno) : 0;
 }

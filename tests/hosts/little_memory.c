@@ -5,7 +5,8 @@
  * back.
  *
  * LITTLE_MEMORY names what fails: "memory": every frame whose linear part needs more than four
- * pages; "queue": two calls of nine, whatever the frame; "nothing". LITTLE_MEMORY_LOG names a file
+ * pages; "queue": two calls of nine, whatever the frame; "draining queue": a call of five, so that
+ * the next one gets through; "nothing". LITTLE_MEMORY_LOG names a file
  * that gets a byte for each long frame: "r" refused, "l" sent in a linear buffer, "p" sent in
  * pages.
  *
@@ -43,6 +44,9 @@ static bool is_refused(unsigned linear)
   const char *what = getenv("LITTLE_MEMORY");
   if (strcmp(what, "queue") == 0) {
     return atomic_fetch_add(&calls, 1) % 9 < 2;
+  }
+  if (strcmp(what, "draining queue") == 0) {
+    return atomic_fetch_add(&calls, 1) % 5 == 0;
   }
   return strcmp(what, "memory") == 0 && linear > EASY;
 }

@@ -50,7 +50,7 @@ def test_long_frames_are_linear(lab: Lab, tmp_path: Path) -> None:
 
 def test_frames_go_in_pages_without_contiguous_memory(lab: Lab, tmp_path: Path) -> None:
     sent = frames(lab, tmp_path, "memory")
-    assert sent.count("r") == 1 and "l" not in sent and sent.count("p") > 500
+    assert sent.count("r") < 20 and "l" not in sent and sent.count("p") > 500
     first = sent.index("r")
     assert sent[first + 1] == "p", "the refused frame itself goes in pages"
 
@@ -60,6 +60,12 @@ def test_full_queue_is_no_lack_of_memory(lab: Lab, tmp_path: Path) -> None:
     sent = frames(lab, tmp_path, "queue")
     assert sent.count("r") > 50 and sent.count("l") > 500
     assert sent.count("p") < sent.count("l") / 4
+
+
+def test_draining_queue_is_no_lack_of_memory(lab: Lab, tmp_path: Path) -> None:
+    """The frame in pages gets through then, but so do later linear frames."""
+    sent = frames(lab, tmp_path, "draining queue")
+    assert sent.count("r") > 50 and sent.count("l") > 300
 
 
 def test_kernel_segments_frames_in_pages(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
