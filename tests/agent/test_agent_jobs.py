@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from agents import AgentProcess, Pods
+from long_frames import long_frames
 from ranks import Rank, packet_site
 
 from harp import paths
@@ -17,6 +18,10 @@ from tools.hosts.ranks import Perf, wait_until
 
 # Pairs whose device and address other pairs have, too: tools/test --fast leaves them out.
 REPEATS = (pytest.mark.slow, pytest.mark.sanitized)
+
+preloads = pytest.mark.skipif(
+    "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
+)
 
 
 def finish(ranks: list[Perf], timeout: float = 60) -> None:
@@ -57,9 +62,7 @@ def test_all_reduce_of_pods_without_network(
         wait_until(lambda: not agent.ask()["grants"], 20, "the agent keeps the grant of a dead job")
 
 
-@pytest.mark.skipif(
-    "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
-)
+@preloads
 def test_small_block_leaves_one_instance(
     lab: Lab, tmp_path: Path, start_agent: Callable[..., AgentProcess]
 ) -> None:
@@ -78,3 +81,14 @@ def test_small_block_leaves_one_instance(
         (process,) = site.published()
         assert len(process.instances) == 1
         assert len(agent.ask()["grants"]) == 1
+
+
+@preloads
+def test_agent_tells_that_device_has_tso(
+    lab: Lab, tmp_path: Path, start_agent: Callable[..., AgentProcess]
+) -> None:
+    """The rank's long frames are linear then. Without TSO they go in pages."""
+    agent = start_agent(lab.hosts[0])
+    sent = long_frames(lab, tmp_path, "nothing", str(agent.socket))
+    assert agent.ask()["counts"]["granted"] == 1
+    assert sent.count("l") > 500

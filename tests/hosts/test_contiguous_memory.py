@@ -9,47 +9,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ranks import Rank, connect, packet_site
+from long_frames import long_frames
 
-from harp import paths
 from tools.hosts.lab import Lab
 
 pytestmark = pytest.mark.skipif(
     "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
 )
 
-MIB = 1 << 20
-MESSAGES = 64  # of 1 MiB: about 1000 long frames
-
-
-def frames(lab: Lab, folder: Path, lack: str) -> str:
-    """Moves messages from a host that lacks `lack`. Returns its long frames, as in
-    little_memory.c."""
-    sites = [packet_site(folder / str(host.index), host) for host in lab.hosts]
-    log = folder / "frames"
-    library = paths.build_dir() / "tests/hosts/liblittle_memory.so"
-    sites[0].environment.update(
-        {
-            "LD_PRELOAD": str(library),
-            "HARP_AGENT": "",
-            "LITTLE_MEMORY": lack,
-            "LITTLE_MEMORY_LOG": str(log),
-        }
-    )
-    with Rank(sites[0]) as one, Rank(sites[1]) as other:
-        connect(one.init(), other.init()).move(MESSAGES, MIB)
-    return log.read_text()
-
 
 def test_long_frames_are_linear(lab: Lab, tmp_path: Path) -> None:
-    sent = frames(lab, tmp_path, "nothing")
+    sent = long_frames(lab, tmp_path, "nothing")
     assert "r" not in sent and sent.count("l") > 500
     # The copy of a few frames would be slow at their distance from the payload.
     assert sent.count("p") < sent.count("l") / 4
 
 
 def test_frames_go_in_pages_without_contiguous_memory(lab: Lab, tmp_path: Path) -> None:
-    sent = frames(lab, tmp_path, "memory")
+    sent = long_frames(lab, tmp_path, "memory")
     assert sent.count("r") < 20 and "l" not in sent and sent.count("p") > 500
     first = sent.index("r")
     assert sent[first + 1] == "p", "the refused frame itself goes in pages"
@@ -57,17 +34,17 @@ def test_frames_go_in_pages_without_contiguous_memory(lab: Lab, tmp_path: Path) 
 
 def test_full_queue_is_no_lack_of_memory(lab: Lab, tmp_path: Path) -> None:
     """Both forms of a frame fail then, and later frames are linear again."""
-    sent = frames(lab, tmp_path, "queue")
+    sent = long_frames(lab, tmp_path, "queue")
     assert sent.count("r") > 50 and sent.count("l") > 500
     assert sent.count("p") < sent.count("l") / 4
 
 
 def test_draining_queue_is_no_lack_of_memory(lab: Lab, tmp_path: Path) -> None:
     """The frame in pages gets through then, but so do later linear frames."""
-    sent = frames(lab, tmp_path, "draining queue")
+    sent = long_frames(lab, tmp_path, "draining queue")
     assert sent.count("r") > 50 and sent.count("l") > 300
 
 
 def test_kernel_segments_frames_in_pages(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
-    sent = frames(make_lab(wire="veth-9000-nooff"), tmp_path, "nothing")
+    sent = long_frames(make_lab(wire="veth-9000-nooff"), tmp_path, "nothing")
     assert "l" not in sent and sent.count("p") > 500
