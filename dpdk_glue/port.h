@@ -51,13 +51,15 @@ struct harp_port_info {
 };
 
 /*
- * A guess of where the payload of the next frames belongs. It has no place while this is unknown.
- * Frame i of a burst, if its headers take
+ * A guess of where the payload of the next frames belongs. Frame i of a burst, if its headers take
  * header_length bytes, goes to payload + i * stride. The bytes behind the length bytes are `gap`
  * bytes that belong nowhere, and then those of `next`. A port may write anywhere in both places,
  * even payload that belongs elsewhere. It must report in the frame where the payload really is; the
- * stack moves misplaced payload. A burst should end with the frame that reaches the end of the
- * places, because this frame tells where the next ones belong.
+ * stack moves misplaced payload.
+ *
+ * A hint has no place if it is unknown. A burst should end with the frame that reaches the end of
+ * the first place, or after one frame without a place, because this frame tells where the next ones
+ * belong.
  */
 struct harp_rx_hint {
   uint16_t header_length;

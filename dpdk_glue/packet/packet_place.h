@@ -26,7 +26,8 @@ uint8_t *harp_packet_front(struct packet_queue *queue, unsigned i);
 
 /* Prepares the first `count` slots for one receive call. hint may be NULL. Returns how many slots
  * the call may use. The last one is for the frame that reaches the end of the hint's first place:
- * the place of later frames is unknown, or depends on how much the frame has in the second one. */
+ * the place of later frames is unknown, or depends on how much the frame has in the second one. A
+ * hint without a place ends with its first frame, whose header may tell the place. */
 unsigned harp_packet_prepare(struct packet_queue *queue, const struct harp_rx_hint *hint,
                              unsigned count);
 

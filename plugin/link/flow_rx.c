@@ -22,8 +22,8 @@
 enum {
   EXPECT_LEAST = 512, /* bytes; a hint for smaller segments costs more than it saves */
   BULK_LEAST = 16384, /* bytes of a chunk; a copy of smaller ones costs less than a receive call */
-  /* Polls that leave frames in the port when a receive is missing. The caller posts it within a few
-   * polls if it only lags behind. */
+  /* Polls that leave frames in the port when the receive of a chunk of BULK_LEAST is missing. The
+   * caller posts it within a few polls if it only lags behind. */
   POSTPONED_POLLS = 8,
 };
 
@@ -244,7 +244,9 @@ static struct net_request *find_request(struct link_flow *flow)
     if (!flow->stalled) {
       flow->stalled = true;
       flow->stalled_since = harp_instance_now(flow->instance);
-      harp_instance_postpone_receive(flow->instance, POSTPONED_POLLS);
+      if (chunk->length >= BULK_LEAST) {
+        harp_instance_postpone_receive(flow->instance, POSTPONED_POLLS);
+      }
     }
     atomic_store(&link->stalled, true);
     /* Set stalled, then check again. irecv does the reverse: it publishes, then checks stalled. */
