@@ -21,7 +21,7 @@
 
 enum {
   EXPECT_LEAST = 512, /* bytes; a hint for smaller segments costs more than it saves */
-  BULK_LEAST = 16384, /* bytes of a chunk; a copy of smaller ones costs less than a receive call */
+  BULK_LEAST = 32768, /* bytes of a chunk; a copy of smaller ones costs less than a receive call */
   /* Polls that leave frames in the port when the receive of a chunk of BULK_LEAST is missing. The
    * caller posts it within a few polls if it only lags behind. */
   POSTPONED_POLLS = 8,
@@ -152,8 +152,8 @@ static struct destination early_destination(const struct link_flow *flow)
 
 /* Where the payload of the next chunk belongs, if its header follows the bytes that
  * early_destination tells, and nothing else. It is a guess: the next chunk goes on with the
- * message, or begins the next one, and is as long as the last first chunk of a message. Only a link
- * of one flow has its chunks in order. */
+ * message, or begins the next one, and is as long as the first chunk of this message. It needs two
+ * messages alike to guess about a third. Only a link of one flow has its chunks in order. */
 static struct destination next_destination(const struct link_flow *flow)
 {
   const struct net_link *link = flow->link;
@@ -161,7 +161,7 @@ static struct destination next_destination(const struct link_flow *flow)
   bool last = chunk->flags & CHUNK_LAST;
   uint64_t message = chunk->message + last, offset = last ? 0 : chunk->offset + chunk->length;
   bool between = flow->request ? flow->chunk_left == 0 : flow->rx_header_size > 0;
-  if (!flow->first_chunk || between || link->flow_count != 1 ||
+  if (!flow->first_chunk || (last && !flow->steady) || between || link->flow_count != 1 ||
       message >= atomic_load_explicit(&link->posted, memory_order_acquire)) {
     return (struct destination){0};
   }
@@ -194,7 +194,7 @@ static bool expect(void *user, struct harp_rx_hint *hint)
   struct link_flow *flow = user;
   struct destination to = {0}, next = {0};
   flow->offered = NULL; /* may be left over from a segment that the stack rejected */
-  bool empty = harp_flow_rcv_queue_empty(flow->tcp);
+  bool empty = harp_flow_rcv_queue_empty(flow->tcp) && !flow->inherited;
   if (empty) {
     to = early_destination(flow);
     next = next_destination(flow);
@@ -365,7 +365,9 @@ static bool begin_chunk(struct link_flow *flow)
     return false;
   }
   if (flow->chunk.offset == 0) {
-    flow->first_chunk = request->read_early ? 0 : flow->chunk.length;
+    uint32_t length = request->read_early ? 0 : flow->chunk.length;
+    flow->steady = length == flow->first_chunk;
+    flow->first_chunk = length;
   }
   flow->request = request;
   flow->chunk_left = flow->chunk.length;
@@ -416,9 +418,18 @@ static bool overwrites_unread(const struct link_flow *flow, const uint8_t *data,
   return to.data > data && to.data < data + length && part < length;
 }
 
+/* Whether unread bytes lie in the buffer of the current message. The caller of test() may write
+ * there once the message is complete. */
+static bool unread_in_buffer(const struct link_flow *flow, const uint8_t *data, size_t length)
+{
+  const struct net_request *request = flow->request;
+  return length > 0 && data >= request->data && data < request->data + request->size;
+}
+
 static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t length);
 
-/* chunks_in of a copy. */
+/* chunks_in of a copy, because chunks_in overwrites the bytes, or lets others do so. The flow keeps
+ * bytes that must wait for a receive. */
 static size_t copied_in(struct link_flow *flow, const uint8_t *data, size_t length)
 {
   uint8_t *copy = malloc(length);
@@ -427,8 +438,14 @@ static size_t copied_in(struct link_flow *flow, const uint8_t *data, size_t leng
   }
   memcpy(copy, data, length);
   size_t taken = chunks_in(flow, copy, length);
-  free(copy);
-  return taken;
+  if (taken == length) {
+    free(copy);
+  } else {
+    flow->inherited = copy;
+    flow->inherited_size = length;
+    flow->inherited_taken = taken;
+  }
+  return length;
 }
 
 static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t length)
@@ -436,6 +453,9 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
   size_t taken = 0;
   for (;;) {
     if (flow->request && flow->chunk_left == 0) {
+      if (unread_in_buffer(flow, data + taken, length - taken)) {
+        return taken + copied_in(flow, data + taken, length - taken);
+      }
       if (flow->chunk.flags & CHUNK_TRAILER) {
         taken += collect(flow, data + taken, length - taken, CHUNK_TRAILER_SIZE);
         if (flow->rx_header_size < CHUNK_TRAILER_SIZE || !payload_intact(flow)) {

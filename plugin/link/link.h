@@ -208,9 +208,10 @@ struct link_flow {
   uint32_t crc;         /* of the chunk's payload so far, if the chunk has a trailer */
   uint32_t stride;      /* largest payload delivered at once so far, bytes */
   uint32_t first_chunk; /* bytes of the last message's first chunk; 0: the GPU polls its receive */
+  bool steady;          /* the first chunk of the message before had the same length */
   bool stalled;         /* it waits for a posted receive */
   uint64_t stalled_since, stalled_time; /* ns; the sum of earlier waits */
-  uint8_t *inherited; /* bytes that an earlier connection has received, delivered first */
+  uint8_t *inherited;                   /* bytes that were received earlier, delivered first */
   size_t inherited_size, inherited_taken;
 };
 

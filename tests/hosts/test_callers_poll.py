@@ -15,6 +15,7 @@ from tools.hosts.lab import Lab
 from tools.measure.load import compute_loops
 
 MESSAGES, SIZE = 4000, 16384
+TRIES = 12  # the kernel decides when a thread runs, so one try tells little
 PAUSE_S = 0.5
 
 
@@ -35,15 +36,21 @@ def test_key_sets_who_polls(lab: Lab, tmp_path: Path, threads: str, who: str) ->
             any(f"polled by {who}" in line for line in rank.lines()) for rank in (one, other)
         )
         link.move(MESSAGES // 4, SIZE)
-        before = polls(other)
-        link.move(MESSAGES, SIZE)
-        by_callers, total = (now - then for now, then in zip(polls(other), before))
-        # A busy machine and a sanitizer wake the worker beside callers, and a poll finds more.
-        slow = os.getloadavg()[0] > (os.cpu_count() or 1) or "SANITIZER_RUNTIME" in os.environ
-        if threads == "caller":
-            assert by_callers > (0 if slow else 0.5 * total)
-        else:  # beside a polling caller, the worker polls only some hundred times
-            assert total - by_callers > (0 if slow else MESSAGES // 4)
+        found = []
+        for _ in range(TRIES):
+            before = polls(other)
+            link.move(MESSAGES, SIZE)
+            by_callers, total = (now - then for now, then in zip(polls(other), before))
+            # A busy machine and a sanitizer wake the worker beside callers, and a poll finds more.
+            slow = os.getloadavg()[0] > (os.cpu_count() or 1) or "SANITIZER_RUNTIME" in os.environ
+            if threads == "caller":
+                right = by_callers > (0 if slow else 0.5 * total)
+            else:  # beside a polling caller, the worker polls only some hundred times
+                right = total - by_callers > (0 if slow else MESSAGES // 4)
+            found.append((by_callers, total))
+            if right:
+                return
+        pytest.fail(f"polls by callers, and all, in {TRIES} tries: {found}")
 
 
 def test_worker_polls_again_if_callers_stop(lab: Lab, tmp_path: Path) -> None:
@@ -74,7 +81,11 @@ def test_worker_sleeps_on_crowded_cpu(lab: Lab, tmp_path: Path) -> None:
 
     with Rank(sites[0]) as one, Rank(sites[1]) as other, compute_loops(lab.hosts[0]):
         link = connect(one.init(), other.init())
-        sleeps, idle = total("sleeps"), total("polls_idle")
-        link.move(MESSAGES, SIZE)
-        sleeps, idle = total("sleeps") - sleeps, total("polls_idle") - idle
-        assert sleeps > idle / 50, f"{sleeps} sleeps in {idle} idle polls"
+        found = []
+        for _ in range(TRIES):
+            sleeps, idle = total("sleeps"), total("polls_idle")
+            link.move(MESSAGES, SIZE)
+            found.append((total("sleeps") - sleeps, total("polls_idle") - idle))
+            if found[-1][0] > found[-1][1] / 50:
+                return
+        pytest.fail(f"sleeps, and idle polls, in {TRIES} tries: {found}")
