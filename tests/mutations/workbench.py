@@ -38,7 +38,11 @@ TARGETS = {
     "tests/stack": [*STACK, "harp/testing/_flow.abi3.so"],
     "tests/dialogues": STACK,
     "tests/model": [*STACK, *MODEL],
-    "tests/engine": ["harp/testing/_engine.abi3.so", "harp/_tables.abi3.so"],
+    "tests/engine": [
+        "harp/testing/_engine.abi3.so",
+        "harp/_tables.abi3.so",
+        "tests/engine/postpone_check",
+    ],
     "tests/sim": ["tests/sim/harp-sim"],
 }
 
