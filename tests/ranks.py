@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
+
+import pytest
 
 from harp import paths
 from tools.hosts.ranks import (
@@ -25,8 +28,13 @@ from tools.hosts.ranks import (
 
 __all__ = [
     "API", "REMOTE_ERROR", "START_S", "SYSTEM_ERROR", "Failed", "Link", "Perf", "Rank", "Site",
-    "connect", "packet_site", "remove_wire", "wait_until", "wire_path", "wire_site",
+    "connect", "packet_site", "preloads", "remove_wire", "wait_until", "wire_path", "wire_site",
 ]  # fmt: skip
+
+# Of tests whose ranks have a preloaded library.
+preloads = pytest.mark.skipif(
+    "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
+)
 
 SYSTEM_ERROR, REMOTE_ERROR = 2, 6  # ncclResult_t
 API = 12

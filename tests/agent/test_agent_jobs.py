@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from agents import AgentProcess, Pods
 from long_frames import long_frames
-from ranks import Rank, packet_site
+from ranks import Rank, packet_site, preloads
 
 from harp import paths
 from tools.hosts.lab import Lab
@@ -18,10 +17,6 @@ from tools.hosts.ranks import Perf, wait_until
 
 # Pairs whose device and address other pairs have, too: tools/test --fast leaves them out.
 REPEATS = (pytest.mark.slow, pytest.mark.sanitized)
-
-preloads = pytest.mark.skipif(
-    "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
-)
 
 
 def finish(ranks: list[Perf], timeout: float = 60) -> None:

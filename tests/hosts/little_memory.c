@@ -6,9 +6,10 @@
  *
  * LITTLE_MEMORY names what fails: "memory": every frame whose linear part needs more than four
  * pages; "queue": two calls of nine, whatever the frame; "draining queue": a call of five, so that
- * the next one gets through; "nothing". LITTLE_MEMORY_LOG names a file
- * that gets a byte for each long frame: "r" refused, "l" sent in a linear buffer, "p" sent in
- * pages.
+ * the next one gets through; "nothing".
+ *
+ * LITTLE_MEMORY_LOG names a file that gets a byte for each long frame: "r" refused, "l" sent in a
+ * linear buffer, "p" sent in pages.
  *
  * Threads: any.
  */

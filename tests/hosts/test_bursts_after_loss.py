@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from ranks import Rank, connect, packet_site, wait_until
@@ -29,8 +30,8 @@ def window(rank: Rank) -> int:
     return max((flow.cwnd for flow in process.flows if flow.direction == "S"), default=0)
 
 
-def test_bursts_stay_long_after_loss(make_lab, tmp_path: Path) -> None:
-    lab: Lab = make_lab(wire="veth-1500-nooff")
+def test_bursts_stay_long_after_loss(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    lab = make_lab(wire="veth-1500-nooff")
     losses = tmp_path / "losses"
     losses.touch()
     sites = [

@@ -4,18 +4,15 @@ kernel has no contiguous memory, and where the kernel segments them itself."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from long_frames import long_frames
+from ranks import preloads
 
 from tools.hosts.lab import Lab
 
-pytestmark = pytest.mark.skipif(
-    "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
-)
+pytestmark = preloads
 
 
 def test_long_frames_are_linear(lab: Lab, tmp_path: Path) -> None:

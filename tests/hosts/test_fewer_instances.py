@@ -4,21 +4,16 @@ The log names the limit that several reach."""
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ranks import Failed, Rank, Site, connect, packet_site
+from ranks import Failed, Rank, Site, connect, packet_site, preloads
 
 from harp import paths
 from tools.hosts.lab import Lab
 from tools.hosts.rails import add_rails
-
-preloads = pytest.mark.skipif(
-    "SANITIZER_RUNTIME" in os.environ, reason="a sanitizer replaces the preloaded functions"
-)
 
 FANOUT = "cannot steer frames to 4 instances: Protocol not available; set instances = 1"
 

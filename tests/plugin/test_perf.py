@@ -21,8 +21,7 @@ from perf_ranks import Run, free_port, statuses
 
 from harp import paths
 from harp.cli import perf as perf_module
-from harp.observe import statfile
-from tools.hosts.ranks import remove_wire, wait_until, wire_path
+from tools.hosts.ranks import Site, remove_wire, wait_until, wire_path, wire_site
 
 PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 FIELDS = """
@@ -246,21 +245,18 @@ def test_interrupted_ranks_report_received_messages(number: int) -> None:
         assert re.search(r"\d+ messages had come before that, with 0 wrong", said)
 
 
-def on_a_wire(folder: Path, wire: str, ranks: Sequence[int]) -> dict[str, str]:
-    """Configures these ranks. Returns variables for all ranks, with {rank}."""
-    for rank in range(2):
-        (folder / str(rank)).mkdir()
-    for rank in ranks:
-        keys = f"device = wire:{wire}\naddress = 10.9.0.{rank + 1}/24\n"
-        (folder / str(rank) / "ztcp0.conf").write_text(keys)
-    return {name: f"{folder}/{{rank}}" for name in ("HARP_CONF_DIR", "HARP_RUN_DIR")}
+def variables_of_sites(folder: Path) -> dict[str, str]:
+    """For all ranks, whose sites are in the folder under their numbers."""
+    return {"HARP_CONF_DIR": f"{folder}/{{rank}}", "HARP_RUN_DIR": f"{folder}/{{rank}}/run"}
 
 
 def test_rank_0_names_a_rank_whose_plugin_declines(tmp_path: Path) -> None:
     """It does not wait for the time limit."""
     wire = wire_path()
+    wire_site(tmp_path / "0", wire, 1)
+    Site(tmp_path / "1")  # without a configuration
     try:
-        ended = Run(["sendrecv"], environment=on_a_wire(tmp_path, wire, [0])).finish(50)
+        ended = Run(["sendrecv"], environment=variables_of_sites(tmp_path)).finish(50)
     finally:
         remove_wire(wire)
     assert statuses(ended) == [1, 1]
@@ -270,11 +266,12 @@ def test_rank_0_names_a_rank_whose_plugin_declines(tmp_path: Path) -> None:
 
 def test_statistics_tell_the_rank_without_a_launcher(tmp_path: Path) -> None:
     wire = wire_path()
+    sites = [wire_site(tmp_path / str(rank), wire, rank + 1) for rank in range(2)]
     args = ["sendrecv", "-b", "64K", "-e", "64K", "-n", "1000000", "--verified", "--rate", "0.1"]
-    run = Run(args, environment=on_a_wire(tmp_path, wire, [0, 1]))
+    run = Run(args, environment=variables_of_sites(tmp_path))
 
     def published() -> Optional[list[tuple[int, int]]]:
-        found = [statfile.read(path) for path in sorted(tmp_path.glob("*/*.stat"))]
+        found = [one for site in sites for one in site.published()]
         return [(one.rank, one.world_size) for one in found] if len(found) == 2 else None
 
     try:

@@ -101,7 +101,7 @@ def test_open_reports_interface_properties(xdp_pair: tuple[Probe, Probe], hosts:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize(("length", "pieces"), [(64900, 1), (64899, 2), (30001, 250), (1, 2)])
+@pytest.mark.parametrize(("length", "pieces"), [(65000, 1), (64999, 2), (30001, 250), (1, 2)])
 def test_segments_are_cut_and_summed(
     xdp_pair: tuple[Probe, Probe], wire: str, length: int, pieces: int
 ) -> None:
