@@ -16,6 +16,8 @@ enum {
   ANYWHERE = false,
   FILE_ONLY = true,
   QUOTED_MAX = 64, /* bytes of an invalid value that an error line quotes */
+  /* Bytes of a value and its end. The longest is `peers`: "255.255.255.255/32" and ", " each. */
+  VALUE_SIZE = HARP_CONFIG_PEERS_MAX * 20 + 1,
 };
 
 const struct harp_config_key_info harp_config_key_info[HARP_CONFIG_KEYS] = {
@@ -136,7 +138,7 @@ static int bad_value(const char *where, int key, struct span value, char *error)
 static int set_value(struct harp_config *config, int key, struct span value, const char *where,
                      char *error)
 {
-  char text[1024];
+  char text[VALUE_SIZE];
 
   if (value.length == 0 || value.length >= sizeof(text)) {
     return bad_value(where, key, value, error);

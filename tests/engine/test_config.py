@@ -84,6 +84,11 @@ def test_own_address_defaults_to_dynamic_ports() -> None:
         ("tcp_ports = 50000-50999", "tcp_ports", "50000-50999"),
         ("peers = 10.0.0.0/8 , 192.168.1.9", "peers", "10.0.0.0/8,192.168.1.9/32"),
         ("peers = 10.1.2.3/8", "peers", "10.0.0.0/8"),
+        (
+            "peers = " + ", ".join(["100.100.100.100/32"] * 64),
+            "peers",
+            ",".join(["100.100.100.100/32"] * 64),
+        ),
         ("rto_min_us = 1000", "rto_min_us", "1000"),
         ("timeout_ms = 500", "timeout_ms", "500"),
         ("hugepages = 1024", "hugepages", "1024"),
