@@ -228,6 +228,15 @@ void harp_flow_set_congestion(struct harp_tcp *tcp, const char *name);
  * name: NULL: the default. */
 const char *harp_congestion_name(const char *name);
 
+/* For deliver: the sender does not wait for the acknowledgement of the bytes that deliver takes,
+ * all of them. Between HARP hosts, the stack acknowledges them with later ones, but at most 0.5 ms
+ * or a tenth of the RTO floor later. */
+void harp_flow_share_ack(struct harp_tcp *tcp);
+/* For the sender: whether the peer may do so with the next `bytes` that are pushed. Then a quarter
+ * of the window stays free, so that later bytes can follow, and the stack takes no sample of the
+ * round trip from these bytes. Some bytes must be acknowledged at once, so that there are samples.
+ */
+bool harp_flow_may_share_ack(struct harp_tcp *tcp, uint32_t bytes);
 /* Sends a keepalive probe. A live peer must answer it. */
 void harp_flow_probe(struct harp_tcp *tcp);
 /* Sends an ARP request to the peer's host, at most one a second. Call it when the peer is silent.

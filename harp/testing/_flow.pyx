@@ -126,6 +126,8 @@ cdef extern from "harp/stack/flow.h":
     void harp_flow_close(harp_tcp *tcp)
     void harp_flow_abort(harp_tcp *tcp)
     void harp_flow_set_harp_peer(harp_tcp *tcp, uint32_t rto_min_us)
+    void harp_flow_share_ack(harp_tcp *tcp)
+    bint harp_flow_may_share_ack(harp_tcp *tcp, uint32_t bytes)
     void harp_flow_set_timeout(harp_tcp *tcp, uint32_t timeout_ms)
     void harp_flow_set_keepalive(harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
                                  uint32_t probes)
@@ -401,6 +403,7 @@ cdef class Flow:
     as many as there is room for, or one (one_by_one). limit: the number of bytes that deliver
     takes from now on (None: all). received: the bytes taken. places: None, or the memory for
     rx_buffer, with a place for each byte of the stream. acked: the number of acknowledged bytes.
+    shares_acks: the acknowledgement of the bytes that deliver takes may wait for a later one.
     closed: None, or the errno (0: orderly) of the call of closed. readable: the number of its
     calls. then: called after readable and closed.
     """
@@ -412,6 +415,7 @@ cdef class Flow:
     cdef object _held
     cdef list _overwritten
     cdef public object limit
+    cdef public bint shares_acks
     cdef readonly bytearray received
     cdef public bytearray places
     cdef readonly object acked
@@ -459,6 +463,8 @@ cdef class Flow:
             part = min(length, self.limit)
             self.limit -= part
         self.received += PyBytes_FromStringAndSize(<const char *>data, <Py_ssize_t>part)
+        if self.shares_acks:
+            harp_flow_share_ack(self._tcp)
         return part
 
     cdef uint8_t *_placed(self, uint32_t length) except? NULL:
@@ -498,6 +504,9 @@ cdef class Flow:
 
     def trust(self, int rto_min_us):
         harp_flow_set_harp_peer(self._open(), <uint32_t>rto_min_us)
+
+    def may_share_ack(self, int size):
+        return bool(harp_flow_may_share_ack(self._open(), <uint32_t>size))
 
     def set_timeout(self, int timeout_ms):
         harp_flow_set_timeout(self._open(), <uint32_t>timeout_ms)

@@ -371,6 +371,7 @@ static bool begin_chunk(struct link_flow *flow)
   }
   flow->request = request;
   flow->chunk_left = flow->chunk.length;
+  flow->shares_ack &= (flow->chunk.flags & CHUNK_SHARES_ACK) != 0;
   flow->crc = 0;
   flow->rx_header_size = 0;
   return true;
@@ -528,6 +529,17 @@ void flow_resume_inherited(struct link_flow *flow)
   flow_readable(flow, flow->tcp); /* the FIN may have waited for these bytes */
 }
 
+/* Takes the chunks of a segment. The acknowledgement waits if all their senders allow it. */
+static size_t segment_in(struct link_flow *flow, const uint8_t *data, size_t length)
+{
+  flow->shares_ack = !flow->request || flow->chunk.flags & CHUNK_SHARES_ACK;
+  size_t taken = chunks_in(flow, data, length);
+  if (flow->shares_ack && taken == length && flow->tcp) {
+    harp_flow_share_ack(flow->tcp);
+  }
+  return taken;
+}
+
 size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length)
 {
   struct link_flow *flow = user;
@@ -552,7 +564,7 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
   }
   flow->stride = flow->stride > length ? flow->stride : (uint32_t)length;
   if (!link_ended(flow->link)) {
-    taken += chunks_in(flow, data + taken, length - taken);
+    taken += segment_in(flow, data + taken, length - taken);
   }
   if (flow->tcp) {
     harp_instance_expect(flow->instance, expect, flow);

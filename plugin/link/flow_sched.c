@@ -83,7 +83,8 @@ static uint64_t blend(uint64_t cost, uint64_t sample)
   return cost < COST_NONE ? cost : COST_NONE - 1;
 }
 
-void flow_holds_less(struct link_flow *flow, uint32_t bytes)
+/* A shared ACK comes late, and tells nothing about the path. */
+void flow_holds_less(struct link_flow *flow, uint32_t bytes, bool waited)
 {
   uint64_t held = load(&flow->held) - bytes;
   uint64_t now = harp_instance_now(flow->instance);
@@ -91,9 +92,11 @@ void flow_holds_less(struct link_flow *flow, uint32_t bytes)
   store(&flow->held, held);
   flow->sample_bytes += bytes;
   bool enough = flow->sample_bytes >= SAMPLE_LEAST && (time >= SAMPLE_TIME || held == 0);
-  if (enough && time > 0) {
+  if (enough && time > 0 && !waited) {
     uint64_t sample = (time << COST_SHIFT) / flow->sample_bytes;
     store(&flow->cost, blend(load(&flow->cost), sample));
+  }
+  if ((enough && time > 0) || waited) {
     flow->sample_since = now;
     flow->sample_bytes = 0;
   }

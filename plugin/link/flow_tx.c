@@ -3,7 +3,12 @@
 #include "plugin/link/crc32c.h"
 #include "plugin/link/link.h"
 
-enum { PUSHES_PER_CHUNK = 3 }; /* header, payload, trailer */
+enum {
+  PUSHES_PER_CHUNK = 3, /* header, payload, trailer */
+  /* The unacknowledged bytes and chunks of a flow up to which acknowledgements may be shared. */
+  SHARED_BYTES = 4 * FLOW_COPY_MOST,
+  SHARED_CHUNKS = 16,
+};
 
 /* Whether a claim word belongs to the message and has chunks left. */
 static bool claims_one(uint64_t message, uint64_t claim)
@@ -117,6 +122,15 @@ static void set_payload(struct link_flow *flow, struct chunk_out *out, struct ne
   }
 }
 
+/* Whether the acknowledgement of a copied chunk of `bytes` may come with a later one. Room for more
+ * copies and chunks is left, so that the flow never waits for it. */
+static bool shares_ack(const struct link_flow *flow, uint32_t bytes)
+{
+  uint64_t held = atomic_load_explicit(&flow->held, memory_order_relaxed);
+  return held + bytes <= SHARED_BYTES && flow->chunk_head - flow->chunk_tail <= SHARED_CHUNKS &&
+         harp_flow_may_share_ack(flow->tcp, bytes);
+}
+
 /* Puts a chunk into the stream: its header, and a reference to the payload. Returns its size in
  * bytes. */
 static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, uint64_t index)
@@ -138,11 +152,14 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
     out->chunk.flags |= CHUNK_TRAILER;
     chunk_trailer_write(crc32c(0, out->payload, out->chunk.length), out->trailer);
   }
+  out->left = flow_header_size(flow) + out->chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
+  if (!out->request && shares_ack(flow, out->left)) {
+    out->chunk.flags |= CHUNK_SHARES_ACK;
+  }
   chunk_write(&out->chunk, out->header);
   if (flow->checked) {
     chunk_header_seal(out->header);
   }
-  out->left = flow_header_size(flow) + out->chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
   flow_holds_more(flow, out->left);
   push_rest(flow, out);
   harp_instance_count(flow->instance, HARP_COUNTER_chunks_out, 1);
@@ -193,7 +210,7 @@ void flow_skip(struct link_flow *flow, uint64_t bytes)
     uint32_t part = bytes < out->left ? (uint32_t)bytes : out->left;
     out->left -= part;
     bytes -= part;
-    flow_holds_less(flow, part);
+    flow_holds_less(flow, part, out->chunk.flags & CHUNK_SHARES_ACK);
     if (out->left == 0) {
       flow->chunk_tail++;
       flow_copy_acked(flow, out->copied);

@@ -97,8 +97,7 @@ struct chunk_out {
   uint32_t left;               /* bytes not acknowledged, header and trailer included */
 };
 
-/* See flow_copies.c. */
-struct copy_ring {
+struct copy_ring { /* flow_copies.c */
   uint8_t *memory; /* NULL: nothing was copied yet */
   uint32_t head;   /* where the next copy may begin, bytes */
   uint32_t used;   /* bytes before head that belong to unacknowledged copies */
@@ -204,6 +203,7 @@ struct link_flow {
   struct net_request *request; /* NULL: between chunks */
   struct chunk chunk;
   uint32_t chunk_left;
+  bool shares_ack;      /* all chunks of the current segment have CHUNK_SHARES_ACK */
   uint8_t *offered;     /* the buffer that flow_rx_buffer gave to the stack last; NULL: none */
   uint32_t crc;         /* of the chunk's payload so far, if the chunk has a trailer */
   uint32_t stride;      /* largest payload delivered at once so far, bytes */
@@ -475,9 +475,9 @@ void flow_copies_free(struct link_flow *flow);
 /* Whether this flow takes the next chunk. bytes: the chunk's size. false: another flow should take
  * the chunk, and was told so. */
 bool flow_takes(struct link_flow *flow, uint32_t bytes);
-/* The flow has pulled bytes of chunks, or bytes of chunks were acknowledged. */
+/* The flow has pulled bytes of chunks, or bytes were acknowledged; `waited`: by a shared ACK. */
 void flow_holds_more(struct link_flow *flow, uint32_t bytes);
-void flow_holds_less(struct link_flow *flow, uint32_t bytes);
+void flow_holds_less(struct link_flow *flow, uint32_t bytes, bool waited);
 /* The flow has got a connection, or has lost it. */
 void flow_sched_begin(struct link_flow *flow);
 void flow_sched_end(struct link_flow *flow);

@@ -187,6 +187,8 @@ enum chunk_type {
 enum chunk_flags {
   CHUNK_LAST = 1,    /* offset + length is the message's size */
   CHUNK_TRAILER = 2, /* four bytes of CRC32C follow the payload */
+  /* The sender does not wait for its acknowledgement, which may come with a later one. */
+  CHUNK_SHARES_ACK = 4,
 };
 
 struct chunk {

@@ -108,10 +108,17 @@ struct tcp_ack_schedule {
   uint32_t last_smaller; /* the last segment's size, if it may be a full one; else 0 */
   uint8_t state;         /* enum tcp_ack_state */
   uint8_t quick;         /* after a loss: segments still to acknowledge at once */
+  bool may_wait;         /* the owner lets the ACK of the segment just delivered wait */
   bool yields;           /* this host's own data goes first; only between HARP hosts */
   bool listed;           /* in stack->held */
   struct harp_tcp *next; /* in that list */
   uint32_t payload_out; /* bytes that this host had sent when the last burst arrived; modulo 2^32 */
+};
+
+/* tcp_shared_ack.c: the sender's side */
+struct tcp_shared_ack {
+  uint32_t begin, end; /* the last bytes pushed that may be acknowledged late; equal: none */
+  bool window_used;    /* the window was the limit since the last ACK */
 };
 
 /* Timestamps (RFC 7323). */
@@ -185,6 +192,7 @@ struct tcp_header_template {
 struct tcp_rtt {
   uint64_t srtt, rttvar, rto, min;
   uint64_t rto_min;
+  uint64_t sampled; /* time of the last sample */
 };
 
 struct harp_tcp {
@@ -207,6 +215,7 @@ struct harp_tcp {
   struct tcp_rcv rcv;
   struct tcp_snd snd;
   struct tcp_ack_schedule ack;
+  struct tcp_shared_ack shared_ack;
   bool harp_peer, active, window_scaling, sack;
   bool dirty;  /* in stack->dirty, for the next flush */
   bool ending; /* closed() is running: the block must not be freed */

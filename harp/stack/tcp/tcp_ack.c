@@ -14,6 +14,7 @@
 #include "harp/stack/tcp/tcp_rtt.h"
 #include "harp/stack/tcp/tcp_sack.h"
 #include "harp/stack/tcp/tcp_segment.h"
+#include "harp/stack/tcp/tcp_shared_ack.h"
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
 
@@ -157,7 +158,9 @@ void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
 {
   uint32_t una = tcp->snd.una;
   uint32_t window = tcp->snd.wnd;
-  struct harp_ack_result result = {.una_before = una, .was_limited = tcp->cwnd_limited};
+  struct harp_ack_result result = {.una_before = una,
+                                   .was_limited = tcp->cwnd_limited || tcp->shared_ack.window_used};
+  tcp->shared_ack.window_used = false;
   update_window(tcp, in);
   if (!tcp->sack && is_duplicate_ack(tcp, in, window)) {
     duplicate_ack(tcp, &result);
@@ -185,7 +188,7 @@ void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
   if (result.late && !result.copies) {
     tcp_rack_reordering_seen(tcp, result.late);
   }
-  if (tcp_rtt_is_sample(tcp->stack, result.rtt)) {
+  if (tcp_rtt_is_sample(tcp->stack, result.rtt) && !tcp_shared_ack_ends(tcp, in->ack)) {
     tcp_rtt_sample(tcp, result.rtt);
   } else {
     result.rtt = 0;

@@ -10,6 +10,7 @@
 #include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_shared_ack.h"
 #include "harp/stack/tcp/tcp_timer.h"
 
 enum {
@@ -48,7 +49,8 @@ static bool sends_too(struct harp_tcp *tcp)
   return tcp->ack.payload_out != before;
 }
 
-/* HARP hosts acknowledge every burst, without a timer. The ACK of a single short message is
+/* HARP hosts acknowledge every burst without a timer, unless the ACK is shared (tcp_shared_ack.c).
+ * The ACK of a single short message is
  * deferred by one flush, because the application's answer can carry it. A host that also sends
  * defers the ACK of merged frames, too: its next data goes out first, and two bursts may share an
  * ACK. Bursts of single segments are acknowledged at once, because their senders wait for room in
@@ -69,7 +71,10 @@ void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
   }
   tcp_mark_dirty(tcp);
   if (tcp->harp_peer) {
-    schedule_for_harp_peer(tcp, length, segment_size > 0, at_once);
+    if (at_once || !tcp_shared_ack_waits(tcp)) {
+      schedule_for_harp_peer(tcp, length, segment_size > 0, at_once);
+    }
+    tcp->ack.may_wait = false;
     return;
   }
   /* A sender that has just lost data has a small cwnd and needs quick ACKs. */
@@ -90,6 +95,7 @@ void tcp_ack_sent(struct harp_tcp *tcp)
 {
   tcp->ack.last_sent = tcp->rcv.nxt;
   tcp->ack.state = ACK_IDLE;
+  tcp->ack.may_wait = false;
   tcp_timer_stop(tcp, TIMER_DELAYED_ACK);
 }
 

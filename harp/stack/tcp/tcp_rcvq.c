@@ -255,6 +255,7 @@ void tcp_rcvq_deliver(struct harp_tcp *tcp)
     if (tcp->state == TCP_CLOSE) {
       return;
     }
+    tcp->ack.may_wait = false; /* these bytes were acknowledged when they arrived */
     tcp->rcv.queued -= (uint32_t)taken;
     packet->offset += (uint32_t)taken;
     if (taken < length) {

@@ -39,6 +39,12 @@ enum {
  * ms. */
 #define PROBE_FLOOR (8 * NS_PER_MS)
 
+/* Acknowledgements (RFC 1122, 4.2.3.2). */
+/* Longest wait for an ACK that several segments share. It is short beside PROBE_FLOOR_HARP_PEER. */
+#define SHARED_ACK_WAIT (500 * NS_PER_US)
+/* No ACK may be shared if the last sample of the round trip is older. */
+#define SHARED_ACK_SAMPLES (10 * NS_PER_MS)
+
 /* Closing (RFC 9293, 3.6). */
 #define TIME_WAIT_NS (60 * NS_PER_S)
 /* Timeout of FIN-WAIT-2 without an owner, and interval of checks for unread data after the close.

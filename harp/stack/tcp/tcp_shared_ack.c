@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/stack/tcp/tcp_shared_ack.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp_timer.h"
+#include "harp/stack/tcp/tcp_times.h"
+
+/* --- Receiver --- */
+
+void harp_flow_share_ack(struct harp_tcp *tcp) { tcp->ack.may_wait = true; }
+
+bool tcp_shared_ack_waits(struct harp_tcp *tcp)
+{
+  bool waits = tcp->ack.may_wait && tcp->ack.state == ACK_IDLE;
+  if (waits && tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
+    uint64_t most = HARP_MIN(SHARED_ACK_WAIT, tcp->rtt.rto_min / 10);
+    tcp_timer_set(tcp, TIMER_DELAYED_ACK, tcp->stack->now + most);
+  }
+  return waits;
+}
+
+/* --- Sender --- */
+
+/* The owner leaves a part of the window free, so the window would never grow. Most of it is in use,
+ * so the next acknowledgement may open it (RFC 7661, 4.3). */
+static bool window_has_room(struct harp_tcp *tcp, uint32_t bytes)
+{
+  uint32_t outstanding = tcp->snd.end + bytes - tcp->snd.una;
+  if (outstanding > HARP_MIN(tcp->cwnd, tcp->snd.wnd) / 4 * 3) {
+    tcp->shared_ack.window_used = true;
+    return false;
+  }
+  return true;
+}
+
+bool harp_flow_may_share_ack(struct harp_tcp *tcp, uint32_t bytes)
+{
+  struct tcp_shared_ack *shared = &tcp->shared_ack;
+  bool fresh = tcp->stack->now - tcp->rtt.sampled < SHARED_ACK_SAMPLES;
+  if (!tcp->harp_peer || !window_has_room(tcp, bytes) || !fresh) {
+    return false;
+  }
+  if (shared->end != tcp->snd.end) {
+    shared->begin = tcp->snd.end;
+  }
+  shared->end = tcp->snd.end + bytes;
+  return true;
+}
