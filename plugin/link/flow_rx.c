@@ -324,6 +324,7 @@ static void chunk_complete(struct link_flow *flow)
   }
   flow->request = NULL;
   flow->rx_header_size = 0;
+  flow->shares_ack &= (chunk->flags & CHUNK_SHARES_ACK) != 0;
   harp_instance_count(flow->instance, HARP_COUNTER_chunks_in, 1);
   flow_trace(flow, HARP_TRACE_chunk_in, chunk->length, (uint32_t)chunk->offset);
   if (count_chunk(request, edges, change) == 0 && (last || chunk->length > 0)) {
@@ -343,6 +344,13 @@ static bool header_intact(struct link_flow *flow)
             "memory and this host's: suspect memory, NIC or cable",
             flow->number);
   return false;
+}
+
+/* Whether the current chunk's acknowledgements may come with later ones, at least before its end.
+ */
+static bool may_share_acks(const struct link_flow *flow)
+{
+  return flow->chunk.flags & (CHUNK_SHARES_ACK | CHUNK_ACK_LAST);
 }
 
 /* Begins the chunk with the complete header in flow->rx_header. false: no receive is posted yet, or
@@ -371,7 +379,7 @@ static bool begin_chunk(struct link_flow *flow)
   }
   flow->request = request;
   flow->chunk_left = flow->chunk.length;
-  flow->shares_ack &= (flow->chunk.flags & CHUNK_SHARES_ACK) != 0;
+  flow->shares_ack &= may_share_acks(flow);
   flow->crc = 0;
   flow->rx_header_size = 0;
   return true;
@@ -532,7 +540,7 @@ void flow_resume_inherited(struct link_flow *flow)
 /* Takes the chunks of a segment. The acknowledgement waits if all their senders allow it. */
 static size_t segment_in(struct link_flow *flow, const uint8_t *data, size_t length)
 {
-  flow->shares_ack = !flow->request || flow->chunk.flags & CHUNK_SHARES_ACK;
+  flow->shares_ack = !flow->request || may_share_acks(flow);
   size_t taken = chunks_in(flow, data, length);
   if (flow->shares_ack && taken == length && flow->tcp) {
     harp_flow_share_ack(flow->tcp);

@@ -131,6 +131,15 @@ static bool shares_ack(const struct link_flow *flow, uint32_t bytes)
          harp_flow_may_share_ack(flow->tcp, bytes);
 }
 
+/* Which acknowledgements of a new chunk may come with later ones: a flag of the chunk's header. */
+static uint8_t shared_acks(const struct link_flow *flow, const struct chunk_out *out)
+{
+  if (!out->request) {
+    return shares_ack(flow, out->left) ? CHUNK_SHARES_ACK : 0;
+  }
+  return harp_flow_may_share_ack(flow->tcp, out->left - 1) ? CHUNK_ACK_LAST : 0;
+}
+
 /* Puts a chunk into the stream: its header, and a reference to the payload. Returns its size in
  * bytes. */
 static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, uint64_t index)
@@ -153,9 +162,7 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
     chunk_trailer_write(crc32c(0, out->payload, out->chunk.length), out->trailer);
   }
   out->left = flow_header_size(flow) + out->chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
-  if (!out->request && shares_ack(flow, out->left)) {
-    out->chunk.flags |= CHUNK_SHARES_ACK;
-  }
+  out->chunk.flags |= shared_acks(flow, out);
   chunk_write(&out->chunk, out->header);
   if (flow->checked) {
     chunk_header_seal(out->header);

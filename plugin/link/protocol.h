@@ -189,6 +189,8 @@ enum chunk_flags {
   CHUNK_TRAILER = 2, /* four bytes of CRC32C follow the payload */
   /* The sender does not wait for its acknowledgement, which may come with a later one. */
   CHUNK_SHARES_ACK = 4,
+  /* The sender waits for the acknowledgement of its last byte only. */
+  CHUNK_ACK_LAST = 8,
 };
 
 struct chunk {

@@ -43,7 +43,8 @@ static void begin_chunk(struct reader *reader)
 {
   chunk_read(&reader->chunk, reader->header);
   FUZZ_EXPECT(reader->chunk.type == CHUNK_DATA);
-  FUZZ_EXPECT((reader->chunk.flags & ~(CHUNK_LAST | CHUNK_TRAILER | CHUNK_SHARES_ACK)) == 0);
+  FUZZ_EXPECT((reader->chunk.flags &
+               ~(CHUNK_LAST | CHUNK_TRAILER | CHUNK_SHARES_ACK | CHUNK_ACK_LAST)) == 0);
   reader->left = reader->chunk.length;
   reader->trailer_left = reader->chunk.flags & CHUNK_TRAILER ? CHUNK_TRAILER_SIZE : 0;
   reader->crc = 0;

@@ -29,7 +29,7 @@ enum {
   MESSAGES = 160,      /* per line */
   MESSAGE_MAX = 60000, /* bytes */
   GUARD = 32,          /* guard bytes after a buffer */
-  CHUNK_SIZE = 3000,   /* bytes; the messages here are small */
+  CHUNK_SIZE = 3000,   /* bytes, by default; the messages here are small */
   TIMEOUT_MS = 4000,
 };
 #define TIMEOUT_NS (TIMEOUT_MS * 1000000ull)
@@ -100,9 +100,10 @@ struct side {
 struct settings {
   unsigned flows, instances[SIDES], nics[SIDES];
   bool checksum, callers_poll, tso, scatter, stripe, /* links are spread over NICs */
-      preempt,             /* instances poll in the middle of others' polls */
-      kernel;              /* kernel: resets segments to an ended process */
-  uint64_t delay_us, loss; /* loss: per 1000 frames */
+      preempt,                        /* instances poll in the middle of others' polls */
+      kernel;                         /* kernel: resets segments to an ended process */
+  uint64_t delay_us, loss, rate_mbps; /* loss: per 1000 frames; rate_mbps: 0: unlimited */
+  uint32_t chunk;                     /* bytes */
   uint64_t seed;
 };
 

@@ -63,6 +63,10 @@ static bool read_setting(const char *name, char **at, struct settings *settings)
     settings->kernel = value;
   } else if (strcmp(name, "delay") == 0) {
     settings->delay_us = value;
+  } else if (strcmp(name, "rate") == 0) {
+    settings->rate_mbps = value;
+  } else if (strcmp(name, "chunk") == 0) {
+    settings->chunk = (uint32_t)value;
   } else if (strcmp(name, "loss") == 0) {
     settings->loss = value;
   } else if (strcmp(name, "seed") == 0) {
@@ -76,7 +80,8 @@ static bool read_setting(const char *name, char **at, struct settings *settings)
 static bool read_settings(char *text, struct settings *settings)
 {
   bool good = true;
-  *settings = (struct settings){.flows = 1, .instances = {1, 1}, .nics = {1, 1}, .delay_us = 50};
+  *settings = (struct settings){
+      .flows = 1, .instances = {1, 1}, .nics = {1, 1}, .delay_us = 50, .chunk = CHUNK_SIZE};
   for (char *at = text + strspn(text, " "); *at && good; at += strspn(at, " ")) {
     char *name = at;
     at += strcspn(at, "=");

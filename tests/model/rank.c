@@ -292,7 +292,7 @@ static void ask(struct line *line, unsigned kind)
     tell("line %u: %s is open", line->number, role_name(kind));
     role->state = ROLE_OPEN;
     role->was_open = true;
-    role->link->chunk_size = CHUNK_SIZE;
+    role->link->chunk_size = world.settings.chunk;
   }
 }
 

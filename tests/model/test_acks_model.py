@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links share the acknowledgements of copied messages, and no send waits for one. In virtual time,
-from the story of a program. A chunk has at most 3000 bytes there."""
+"""Links share acknowledgements, and no send waits for one. In virtual time, from the story of a
+program."""
 
 from __future__ import annotations
 
@@ -8,37 +8,52 @@ import re
 
 import links_model
 
-PATH = "flows=1 tso=1 delay=10"  # the delay in us
+FAST = "flows=1 tso=1 delay=10"  # the delay in us; a chunk has at most 3000 bytes
+SLOW = "flows=1 delay=10 rate=1000 chunk=14000"  # Mbit/s; a segment arrives every 12 us
 BEGIN_MS = 1.0
 WAIT_MS = 0.5  # the longest wait for a shared acknowledgement
 
 
-def story(*steps: str) -> str:
-    told = links_model.story("; ".join((PATH, "open 0 0", f"time {1000 * BEGIN_MS:.0f}", *steps)))
+def story(path: str, *steps: str) -> str:
+    told = links_model.story("; ".join((path, "open 0 0", f"time {1000 * BEGIN_MS:.0f}", *steps)))
     assert re.search("^ok ", told, re.MULTILINE), told
     return told
 
 
-def frames(messages: int) -> int:
-    """The frames of a program with so many short messages, one by one."""
-    told = story(*["recv 0 1", "send 0 100", "time 200"] * messages)
-    (count,) = re.findall(r"^ok (\d+)", told, re.MULTILINE)
-    return int(count)
+def frames_per_message(path: str, size: int, pause_us: int) -> float:
+    """The frames of a message, if 33 of them are sent one by one."""
+
+    def frames(messages: int) -> int:
+        told = story(path, *["recv 0 1", f"send 0 {size}", f"time {pause_us}"] * messages)
+        (count,) = re.findall(r"^ok (\d+)", told, re.MULTILINE)
+        return int(count)
+
+    return (frames(33) - frames(1)) / 32
 
 
-def last_received_ms(told: str) -> float:
-    return float(re.findall(r"([\d.]+) ms .* is received", told)[-1]) - BEGIN_MS
+def last_ms(event: str, told: str) -> float:
+    return float(re.findall(rf"([\d.]+) ms .* is {event}", told)[-1]) - BEGIN_MS
 
 
 def test_short_messages_share_acknowledgements() -> None:
-    assert frames(33) - frames(1) < 1.5 * 32
+    assert frames_per_message(FAST, 100, 200) < 1.5
+
+
+def test_segments_of_a_chunk_share_acknowledgements() -> None:
+    """A message of 20000 bytes has two chunks, and 15 segments."""
+    assert frames_per_message(SLOW, 20000, 2000) < 18
+
+
+def test_end_of_a_chunk_is_acknowledged_at_once() -> None:
+    told = story(SLOW, "recv 0 1", "send 0 20000", "time 2000")
+    assert last_ms("sent", told) < last_ms("received", told) + WAIT_MS / 2
 
 
 def test_message_without_copy_is_acknowledged_at_once() -> None:
     """Its segments fill the first congestion window."""
-    assert last_received_ms(story("recv 0 1", "send 0 33000", "time 2000")) < WAIT_MS
+    assert last_ms("received", story(FAST, "recv 0 1", "send 0 33000", "time 2000")) < WAIT_MS
 
 
 def test_full_window_does_not_wait_for_shared_acknowledgement() -> None:
     sends = ["recv 0 1"] * 16 + ["send 0 2900"] * 16
-    assert last_received_ms(story(*sends, "time 9000")) < WAIT_MS
+    assert last_ms("received", story(FAST, *sends, "time 9000")) < WAIT_MS

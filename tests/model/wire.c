@@ -158,6 +158,7 @@ void wire_open(void)
 {
   harp_fault_spec_default(&world.faults);
   world.faults.delay_us = world.settings.delay_us;
+  world.faults.rate_mbps = world.settings.rate_mbps;
   world.faults.drop = (world.settings.loss << 32) / 1000;
   for (unsigned i = 0; i < SIDES; i++) {
     harp_fault_lane_init(&world.lanes[i], world.settings.seed, i);

@@ -118,7 +118,8 @@ struct tcp_ack_schedule {
 /* tcp_shared_ack.c: the sender's side */
 struct tcp_shared_ack {
   uint32_t begin, end; /* the last bytes pushed that may be acknowledged late; equal: none */
-  bool window_used;    /* the window was the limit since the last ACK */
+  uint32_t used_end;   /* until these bytes are acknowledged, */
+  bool cwnd_used;      /* cwnd is the limit */
 };
 
 /* Timestamps (RFC 7323). */

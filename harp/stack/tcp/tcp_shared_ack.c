@@ -22,16 +22,17 @@ bool tcp_shared_ack_waits(struct harp_tcp *tcp)
 
 /* --- Sender --- */
 
-/* The owner leaves a part of the window free, so the window would never grow. Most of it is in use,
- * so the next acknowledgement may open it (RFC 7661, 4.3). */
+/* The owner leaves a part of cwnd free, so cwnd would never grow. Most of it is in use, so the
+ * acknowledgements of these bytes may open it (RFC 7661, 4.3). */
 static bool window_has_room(struct harp_tcp *tcp, uint32_t bytes)
 {
   uint32_t outstanding = tcp->snd.end + bytes - tcp->snd.una;
-  if (outstanding > HARP_MIN(tcp->cwnd, tcp->snd.wnd) / 4 * 3) {
-    tcp->shared_ack.window_used = true;
-    return false;
+  bool fits = outstanding <= tcp->cwnd / 4 * 3;
+  if (!fits) {
+    tcp->shared_ack.cwnd_used = true;
+    tcp->shared_ack.used_end = tcp->snd.end + bytes;
   }
-  return true;
+  return fits && outstanding <= tcp->snd.wnd / 4 * 3;
 }
 
 bool harp_flow_may_share_ack(struct harp_tcp *tcp, uint32_t bytes)
