@@ -45,13 +45,14 @@ def test_segments_of_a_chunk_share_acknowledgements() -> None:
 
 
 def test_end_of_a_chunk_is_acknowledged_at_once() -> None:
-    told = story(SLOW, "recv 0 1", "send 0 20000", "time 2000")
+    told = story(SLOW, *["recv 0 1", "send 0 20000", "time 2000"] * 5)  # the window has grown then
     assert last_ms("sent", told) < last_ms("received", told) + WAIT_MS / 2
 
 
 def test_message_without_copy_is_acknowledged_at_once() -> None:
     """Its segments fill the first congestion window."""
-    assert last_ms("received", story(FAST, "recv 0 1", "send 0 33000", "time 2000")) < WAIT_MS
+    told = story(f"{FAST} chunk=60000", "recv 0 1", "send 0 33000", "time 2000")
+    assert last_ms("received", told) < WAIT_MS
 
 
 def test_full_window_does_not_wait_for_shared_acknowledgement() -> None:
