@@ -230,12 +230,11 @@ const char *harp_congestion_name(const char *name);
 
 /* For deliver: the sender does not wait for the acknowledgement of the bytes that deliver takes,
  * all of them. Between HARP hosts, the stack acknowledges them with later ones, but at most 0.5 ms
- * or a tenth of the RTO floor later. */
+ * later. */
 void harp_flow_share_ack(struct harp_tcp *tcp);
 /* For the sender: whether the peer may do so with the next `bytes` that are pushed. Then a quarter
  * of the window stays free, so that later bytes can follow, and the stack takes no sample of the
- * round trip from these bytes. Some bytes must be acknowledged at once, so that there are samples.
- */
+ * round trip from these bytes. false if the last sample is too old, or the RTO floor below 1 ms. */
 bool harp_flow_may_share_ack(struct harp_tcp *tcp, uint32_t bytes);
 /* Sends a keepalive probe. A live peer must answer it. */
 void harp_flow_probe(struct harp_tcp *tcp);

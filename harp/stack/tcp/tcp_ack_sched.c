@@ -50,11 +50,10 @@ static bool sends_too(struct harp_tcp *tcp)
 }
 
 /* HARP hosts acknowledge every burst without a timer, unless the ACK is shared (tcp_shared_ack.c).
- * The ACK of a single short message is
- * deferred by one flush, because the application's answer can carry it. A host that also sends
- * defers the ACK of merged frames, too: its next data goes out first, and two bursts may share an
- * ACK. Bursts of single segments are acknowledged at once, because their senders wait for room in
- * small windows. */
+ * The ACK of a single short message is deferred by one flush, because the application's answer can
+ * carry it. A host that also sends defers the ACK of merged frames, too: its next data goes out
+ * first, and two bursts may share an ACK. Bursts of single segments are acknowledged at once,
+ * because their senders wait for room in small windows. */
 static void schedule_for_harp_peer(struct harp_tcp *tcp, uint32_t length, bool merged, bool at_once)
 {
   tcp->ack.yields = sends_too(tcp) && merged;

@@ -14,8 +14,7 @@ bool tcp_shared_ack_waits(struct harp_tcp *tcp)
 {
   bool waits = tcp->ack.may_wait && tcp->ack.state == ACK_IDLE;
   if (waits && tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
-    uint64_t most = HARP_MIN(SHARED_ACK_WAIT, tcp->rtt.rto_min / 10);
-    tcp_timer_set(tcp, TIMER_DELAYED_ACK, tcp->stack->now + most);
+    tcp_timer_set(tcp, TIMER_DELAYED_ACK, tcp->stack->now + SHARED_ACK_WAIT);
   }
   return waits;
 }
@@ -39,7 +38,8 @@ bool harp_flow_may_share_ack(struct harp_tcp *tcp, uint32_t bytes)
 {
   struct tcp_shared_ack *shared = &tcp->shared_ack;
   bool fresh = tcp->stack->now - tcp->rtt.sampled < SHARED_ACK_SAMPLES;
-  if (!tcp->harp_peer || !window_has_room(tcp, bytes) || !fresh) {
+  bool early = tcp->rtt.rto_min < SHARED_ACK_RTO_MIN; /* the RTO may expire before the ACK */
+  if (!tcp->harp_peer || !window_has_room(tcp, bytes) || !fresh || early) {
     return false;
   }
   if (shared->end != tcp->snd.end) {
