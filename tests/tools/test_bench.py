@@ -53,6 +53,7 @@ from tools.measure.runner import (
     RunError,
     SizeList,
     Task,
+    Transport,
 )
 from tools.measure.shared import DIRECTIONS
 
@@ -262,6 +263,13 @@ def test_each_size_uses_its_best_settings(monkeypatch: pytest.MonkeyPatch) -> No
     assert (0, kernel[1], SizeList(((MIB, 8000, 800),))) in pairs
     firsts = [[label for pair, label, _ in pairs if pair == number][0] for number in (0, 1)]
     assert firsts[0] in kernel and firsts[1] in xdp  # the sides begin in turns
+
+
+@pytest.mark.parametrize(("seconds", "flows"), [(0.97, 1), (0.9, 2)])
+def test_default_stays_unless_other_settings_are_clearly_faster(seconds: float, flows: int) -> None:
+    times: dict[Transport, float] = {HarpPacket(flows=1): 1.0, HarpPacket(flows=2): seconds}
+    chosen = HarpPacket(flows=flows)
+    assert bench_run.choice_of(times) == (chosen, times[chosen])
 
 
 def test_failed_settings_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
