@@ -76,6 +76,14 @@ def chunk(number: int, size: int = SIZE) -> bytes:
     return header + message(number, size)
 
 
+def known_to_older(chunks: bytes) -> bytes:
+    """Chunks of whole messages, without the flags that an older receiver ignores."""
+    known = bytearray(chunks)
+    for flags in range(21, len(chunks), 24 + SIZE):
+        known[flags] &= LAST
+    return bytes(known)
+
+
 @contextmanager
 def connection(host: Host, handle: str) -> Iterator[UnauthenticatedPeer]:
     """A connection of the host's kernel to a listener."""
@@ -187,7 +195,7 @@ def test_older_acceptor(rails: Rails, tmp_path: Path, fails: bool) -> None:
         uses(rank, {1: 1})
         time.sleep(0.3)
         peer.stdin.close()
-        sent = bytes.fromhex(peer.stdout.read().split()[-1])
+        sent = known_to_older(bytes.fromhex(peer.stdout.read().split()[-1]))
         assert sent == b"".join(chunk(i)[:24] + message(i % 4) for i in range(8))
         assert [line for line in rank.warnings if "the device packet:nic1" not in line] == []
     all_up(rails)
