@@ -346,8 +346,7 @@ static bool header_intact(struct link_flow *flow)
   return false;
 }
 
-/* Whether the current chunk's acknowledgements may come with later ones, at least before its end.
- */
+/* Whether acknowledgements of the current chunk may come with later ones, except for its end. */
 static bool may_share_acks(const struct link_flow *flow)
 {
   return flow->chunk.flags & (CHUNK_SHARES_ACK | CHUNK_ACK_LAST);

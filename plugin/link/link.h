@@ -203,7 +203,7 @@ struct link_flow {
   struct net_request *request; /* NULL: between chunks */
   struct chunk chunk;
   uint32_t chunk_left;
-  bool shares_ack;      /* all chunks of the current segment have CHUNK_SHARES_ACK */
+  bool shares_ack;      /* the bytes of the current segment may be acknowledged later */
   uint8_t *offered;     /* the buffer that flow_rx_buffer gave to the stack last; NULL: none */
   uint32_t crc;         /* of the chunk's payload so far, if the chunk has a trailer */
   uint32_t stride;      /* largest payload delivered at once so far, bytes */

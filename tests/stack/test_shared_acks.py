@@ -17,28 +17,30 @@ FULL = 1448  # bytes of a full segment
 
 
 class Answers(list):
-    """(arrival at B, ns, acknowledged) of each segment that B sends; lost: the payload lengths of
-    segments to drop once."""
+    """(time, ns, acknowledged) of each segment that B sends; late_ns: its delay; lost: the payload
+    lengths of segments to drop once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.wire = None
         self.lost: list[int] = []
+        self.late_ns = 0
 
     def impair(self, frame: bytes) -> list[tuple[int, bytes]]:
         segment = check_ipv4(frame)
         if segment.src == B:
             self.append((self.wire.now, segment.ack))
-        elif len(segment.payload) in self.lost:
+            return [(self.late_ns, frame)]
+        if len(segment.payload) in self.lost:
             self.lost.remove(len(segment.payload))
             return []
         return [(0, frame)]
 
 
-def hosts(wire, rto_min_us=5000, trusted=True, **config):
+def hosts(wire, rto_min_us=5000, trusted=True, delay_ns=DELAY_NS, **config):
     """A wire, a flow from A to B, its end at B that shares acknowledgements, and B's answers."""
     answers = Answers()
-    w, a, b = pair(wire, impair=answers.impair, delay_ns=DELAY_NS, **config)
+    w, a, b = pair(wire, impair=answers.impair, delay_ns=delay_ns, **config)
     answers.wire = w
     one, other = connect_flows(w, a, b)
     for flow in (one, other) if trusted else ():
@@ -145,11 +147,30 @@ def test_quarter_of_window_stays_free(wire, segments):
     assert one.view()["cwnd"] == before + segments * FULL * (not fits)
 
 
-@pytest.mark.parametrize("rto_min_us", [999, 1000])
+@pytest.mark.parametrize("rto_min_us", [1999, 2000])
 def test_low_rto_floor_shares_no_acks(wire, rto_min_us):
     """The sender would retransmit before the acknowledgement comes."""
     _, one, _, _ = hosts(wire, rto_min_us)
-    assert one.may_share_ack(1) == (rto_min_us >= 1000)
+    assert one.may_share_ack(1) == (rto_min_us >= 2000)
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_full_segment_fits_behind_shared_bytes(wire, excess):
+    """A sender sends no part of a segment, so a quarter of a small window would not do."""
+    _, one, _, _ = hosts(wire, initial_window=2)
+    assert one.may_share_ack(one.view()["cwnd"] - FULL + excess) == (not excess)
+
+
+def test_shared_ack_of_host_without_callers_comes_before_the_probe(wire):
+    """The worker sends it, 1.8 ms later."""
+    w, one, _, answers = hosts(wire, delay_ns=200_000)
+    answers.late_ns = 1_800_000 - LIMIT_NS
+    assert one.may_share_ack(1)
+    one.push(b"x", end=True)
+    w.run(until=one.drained, limit_s=1)
+    assert w.now - answers[0][0] >= answers.late_ns
+    w.run(limit_s=0.1)
+    assert len(answers) == 1  # a probe would have been answered
 
 
 def test_shared_ack_is_no_sample_of_the_round_trip(wire):

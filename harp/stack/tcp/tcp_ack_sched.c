@@ -8,10 +8,11 @@
 
 #include "harp/stack.h"
 #include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
-#include "harp/stack/tcp/tcp_shared_ack.h"
 #include "harp/stack/tcp/tcp_timer.h"
+#include "harp/stack/tcp/tcp_times.h"
 
 enum {
   QUICK_ACKS = 16, /* Linux's number of quick ACKs after a loss */
@@ -49,6 +50,19 @@ static bool sends_too(struct harp_tcp *tcp)
   return tcp->ack.payload_out != before;
 }
 
+void harp_flow_share_ack(struct harp_tcp *tcp) { tcp->ack.may_wait = true; }
+
+/* Whether the acknowledgement of the payload just delivered waits, as its sender allows
+ * (tcp_shared_ack.c). Starts the timer (RFC 1122, 4.2.3.2, but shorter). */
+static bool shared_ack_waits(struct harp_tcp *tcp)
+{
+  bool waits = tcp->ack.may_wait && tcp->ack.state == ACK_IDLE;
+  if (waits && tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
+    tcp_timer_set(tcp, TIMER_DELAYED_ACK, tcp->stack->now + SHARED_ACK_WAIT);
+  }
+  return waits;
+}
+
 /* HARP hosts acknowledge every burst without a timer, unless the ACK is shared (tcp_shared_ack.c).
  * The ACK of a single short message is deferred by one flush, because the application's answer can
  * carry it. A host that also sends defers the ACK of merged frames, too: its next data goes out
@@ -70,7 +84,7 @@ void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
   }
   tcp_mark_dirty(tcp);
   if (tcp->harp_peer) {
-    if (at_once || !tcp_shared_ack_waits(tcp)) {
+    if (at_once || !shared_ack_waits(tcp)) {
       schedule_for_harp_peer(tcp, length, segment_size > 0, at_once);
     }
     tcp->ack.may_wait = false;

@@ -2,36 +2,28 @@
 #include "harp/stack/tcp/tcp_shared_ack.h"
 
 #include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
 #include "harp/stack/stack_state.h"
-#include "harp/stack/tcp/tcp_timer.h"
 #include "harp/stack/tcp/tcp_times.h"
 
-/* --- Receiver --- */
-
-void harp_flow_share_ack(struct harp_tcp *tcp) { tcp->ack.may_wait = true; }
-
-bool tcp_shared_ack_waits(struct harp_tcp *tcp)
+/* Whether a quarter of the window stays free, and a full segment, because tcp_output.c sends no
+ * part of one. */
+static bool leaves_room(const struct harp_tcp *tcp, uint32_t outstanding, uint32_t window)
 {
-  bool waits = tcp->ack.may_wait && tcp->ack.state == ACK_IDLE;
-  if (waits && tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
-    tcp_timer_set(tcp, TIMER_DELAYED_ACK, tcp->stack->now + SHARED_ACK_WAIT);
-  }
-  return waits;
+  return outstanding + HARP_MAX(window / 4, tcp->snd.mss) <= window;
 }
-
-/* --- Sender --- */
 
 /* The owner leaves a part of cwnd free, so cwnd would never grow. Most of it is in use, so the
  * acknowledgements of these bytes may open it (RFC 7661, 4.3). */
 static bool window_has_room(struct harp_tcp *tcp, uint32_t bytes)
 {
   uint32_t outstanding = tcp->snd.end + bytes - tcp->snd.una;
-  bool fits = outstanding <= tcp->cwnd / 4 * 3;
+  bool fits = leaves_room(tcp, outstanding, tcp->cwnd);
   if (!fits) {
     tcp->shared_ack.cwnd_used = true;
     tcp->shared_ack.used_end = tcp->snd.end + bytes;
   }
-  return fits && outstanding <= tcp->snd.wnd / 4 * 3;
+  return fits && leaves_room(tcp, outstanding, tcp->snd.wnd);
 }
 
 bool harp_flow_may_share_ack(struct harp_tcp *tcp, uint32_t bytes)

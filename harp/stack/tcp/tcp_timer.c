@@ -10,6 +10,7 @@
 #include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_shared_ack.h"
 #include "harp/stack/tcp/tcp_times.h"
 #include "harp/stack/tcp/tcp_wait.h"
 
@@ -149,6 +150,10 @@ void tcp_arm_tail_probe(struct harp_tcp *tcp)
     return;
   }
   uint64_t wait = HARP_MAX(2 * tcp->rtt.srtt, tcp->harp_peer ? PROBE_FLOOR_HARP_PEER : PROBE_FLOOR);
+  if (tcp_shared_ack_ends(tcp, tcp->snd.nxt)) {
+    /* The peer may delay the ACK. Its worker sends it if the callers have stopped to poll. */
+    wait = 2 * tcp->rtt.srtt + PROBE_FLOOR_HARP_PEER;
+  }
   if (!tcp->harp_peer && tcp->snd.nxt - tcp->snd.una <= tcp->snd.mss) {
     wait += PEER_DELAYED_ACK;
   }
