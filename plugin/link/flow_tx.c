@@ -62,6 +62,21 @@ static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
   return NULL;
 }
 
+/* Bytes of a chunk in the stream, header and trailer included. */
+static uint32_t size_in_stream(const struct link_flow *flow, const struct chunk *chunk)
+{
+  uint32_t trailer = chunk->flags & CHUNK_TRAILER ? CHUNK_TRAILER_SIZE : 0;
+  return flow_header_size(flow) + chunk->length + trailer;
+}
+
+static void write_header(const struct link_flow *flow, struct chunk_out *out)
+{
+  chunk_write(&out->chunk, out->header);
+  if (flow->checked) {
+    chunk_header_seal(out->header);
+  }
+}
+
 /* Pushes the unacknowledged part of a chunk. */
 static bool push_rest(struct link_flow *flow, const struct chunk_out *out)
 {
@@ -74,7 +89,7 @@ static bool push_rest(struct link_flow *flow, const struct chunk_out *out)
   } parts[PUSHES_PER_CHUNK] = {{out->header, header},
                                {out->payload, chunk->length},
                                {out->trailer, checked ? CHUNK_TRAILER_SIZE : 0}};
-  uint32_t done = header + chunk->length + parts[2].length - out->left;
+  uint32_t done = size_in_stream(flow, chunk) - out->left;
   bool pushed = true;
   for (int i = 0; i < PUSHES_PER_CHUNK && pushed; i++) {
     uint32_t skip = done < parts[i].length ? done : parts[i].length;
@@ -161,12 +176,9 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
     out->chunk.flags |= CHUNK_TRAILER;
     chunk_trailer_write(crc32c(0, out->payload, out->chunk.length), out->trailer);
   }
-  out->left = flow_header_size(flow) + out->chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
+  out->left = size_in_stream(flow, &out->chunk);
   out->chunk.flags |= shared_acks(flow, out);
-  chunk_write(&out->chunk, out->header);
-  if (flow->checked) {
-    chunk_header_seal(out->header);
-  }
+  write_header(flow, out);
   flow_holds_more(flow, out->left);
   push_rest(flow, out);
   harp_instance_count(flow->instance, HARP_COUNTER_chunks_out, 1);
@@ -192,11 +204,23 @@ void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room)
   }
 }
 
+/* A new connection has a small cwnd, which waits for each acknowledgement. The header stays as it
+ * is if the peer may have a part of it. */
+static void share_no_acks(const struct link_flow *flow, struct chunk_out *out)
+{
+  if (out->left == size_in_stream(flow, &out->chunk)) {
+    out->chunk.flags &= (uint8_t)~(CHUNK_SHARES_ACK | CHUNK_ACK_LAST);
+    write_header(flow, out);
+  }
+}
+
 bool flow_push_again(struct link_flow *flow)
 {
   bool pushed = true;
   for (uint32_t i = flow->chunk_tail; i != flow->chunk_head && pushed; i++) {
-    pushed = push_rest(flow, &flow->chunks[i % FLOW_CHUNKS]);
+    struct chunk_out *out = &flow->chunks[i % FLOW_CHUNKS];
+    share_no_acks(flow, out);
+    pushed = push_rest(flow, out);
   }
   return pushed;
 }

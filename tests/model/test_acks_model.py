@@ -58,3 +58,12 @@ def test_message_without_copy_is_acknowledged_at_once() -> None:
 def test_full_window_does_not_wait_for_shared_acknowledgement() -> None:
     sends = ["recv 0 1"] * 16 + ["send 0 2900"] * 16
     assert last_ms("received", story(FAST, *sends, "time 9000")) < WAIT_MS
+
+
+def test_new_connection_does_not_wait_for_shared_acknowledgements() -> None:
+    """Its window is small, so bytes that shared acknowledgements before would fill it."""
+    shares = ("recv 0 1", "send 0 60000", "time 1000") * 6  # until the window is large enough
+    lost = ("recv 0 12", "blackhole 0 0 3", *["send 0 2900"] * 12, "time 4000000")
+    told = story(FAST, *shares, *lost)
+    (began,) = re.findall(r"([\d.]+) ms .* got a new connection", told)
+    assert last_ms("received", told) + BEGIN_MS < float(began) + WAIT_MS
