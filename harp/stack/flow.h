@@ -233,9 +233,9 @@ const char *harp_congestion_name(const char *name);
  * later. */
 void harp_flow_share_ack(struct harp_tcp *tcp);
 /* For the sender: whether the peer may do so with the next `bytes` that are pushed. Then a quarter
- * of the window and a full segment stay free, so that later bytes can follow, and the stack takes no
- * sample of the round trip from these bytes. false if the last sample is too old, or the RTO floor
- * below 2 ms. */
+ * of the window and a full segment stay free, so that later bytes can follow, and the stack takes
+ * no sample of the round trip from these bytes. false if the last sample is too old, or the RTO
+ * floor below 2 ms. */
 bool harp_flow_may_share_ack(struct harp_tcp *tcp, uint32_t bytes);
 /* Sends a keepalive probe. A live peer must answer it. */
 void harp_flow_probe(struct harp_tcp *tcp);

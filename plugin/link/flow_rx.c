@@ -541,7 +541,8 @@ static size_t segment_in(struct link_flow *flow, const uint8_t *data, size_t len
 {
   flow->shares_ack = !flow->request || may_share_acks(flow);
   size_t taken = chunks_in(flow, data, length);
-  if (flow->shares_ack && taken == length && flow->tcp) {
+  bool waits = flow->shares_ack && taken == length && !flow->inherited;
+  if (waits && flow->tcp) {
     harp_flow_share_ack(flow->tcp);
   }
   return taken;

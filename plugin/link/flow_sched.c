@@ -83,7 +83,7 @@ static uint64_t blend(uint64_t cost, uint64_t sample)
   return cost < COST_NONE ? cost : COST_NONE - 1;
 }
 
-/* A shared ACK comes late, and tells nothing about the path. */
+/* An ACK that ends with a shared one may come late, and tells nothing about the path. */
 void flow_holds_less(struct link_flow *flow, uint32_t bytes, bool waited)
 {
   uint64_t held = load(&flow->held) - bytes;

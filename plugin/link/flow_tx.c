@@ -241,7 +241,7 @@ void flow_skip(struct link_flow *flow, uint64_t bytes)
     uint32_t part = bytes < out->left ? (uint32_t)bytes : out->left;
     out->left -= part;
     bytes -= part;
-    flow_holds_less(flow, part, out->chunk.flags & CHUNK_SHARES_ACK);
+    flow_holds_less(flow, part, bytes == 0 && out->chunk.flags & CHUNK_SHARES_ACK);
     if (out->left == 0) {
       flow->chunk_tail++;
       flow_copy_acked(flow, out->copied);

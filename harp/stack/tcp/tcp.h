@@ -106,20 +106,19 @@ struct tcp_ack_schedule {
   uint32_t last_sent;    /* Last.ACK.sent of RFC 7323 */
   uint32_t rcv_mss;      /* bytes: estimate of the peer's full segments */
   uint32_t last_smaller; /* the last segment's size, if it may be a full one; else 0 */
-  uint8_t state;         /* enum tcp_ack_state */
-  uint8_t quick;         /* after a loss: segments still to acknowledge at once */
-  bool may_wait;         /* the owner lets the ACK of the segment just delivered wait */
-  bool yields;           /* this host's own data goes first; only between HARP hosts */
-  bool listed;           /* in stack->held */
-  struct harp_tcp *next; /* in that list */
   uint32_t payload_out; /* bytes that this host had sent when the last burst arrived; modulo 2^32 */
+  uint8_t state;        /* enum tcp_ack_state */
+  uint8_t quick;        /* after a loss: segments still to acknowledge at once */
+  bool may_wait;        /* the owner lets the ACK of the segment just delivered wait */
+  bool yields;          /* this host's own data goes first; only between HARP hosts */
+  bool listed;          /* in stack->held */
+  struct harp_tcp *next; /* in that list */
 };
 
 /* tcp_shared_ack.c: the sender's side */
 struct tcp_shared_ack {
   uint32_t begin, end; /* the last bytes pushed that may be acknowledged late; equal: none */
-  uint32_t used_end;   /* until these bytes are acknowledged, */
-  bool cwnd_used;      /* cwnd is the limit */
+  uint32_t sampled_ms; /* time of the last sample of the round trip; modulo 2^32 */
 };
 
 /* Timestamps (RFC 7323). */
@@ -193,7 +192,6 @@ struct tcp_header_template {
 struct tcp_rtt {
   uint64_t srtt, rttvar, rto, min;
   uint64_t rto_min;
-  uint64_t sampled; /* time of the last sample */
 };
 
 struct harp_tcp {
@@ -215,8 +213,8 @@ struct harp_tcp {
   struct tcp_ts ts;
   struct tcp_rcv rcv;
   struct tcp_snd snd;
-  struct tcp_ack_schedule ack;
   struct tcp_shared_ack shared_ack;
+  struct tcp_ack_schedule ack;
   bool harp_peer, active, window_scaling, sack;
   bool dirty;  /* in stack->dirty, for the next flush */
   bool ending; /* closed() is running: the block must not be freed */
@@ -228,6 +226,7 @@ struct harp_tcp {
   uint32_t cwnd, ssthresh; /* bytes; only tcp_cwnd.c changes them */
   uint32_t growth_due;     /* bytes SACKed before the next advance of SND.UNA: cwnd grows then */
   bool cwnd_limited;
+  bool cwnd_used;   /* cwnd is the limit of the owner, until shared_ack.end is acknowledged */
   uint8_t recovery; /* enum harp_recovery */
   uint8_t backoff;
   uint8_t duplicates; /* duplicate ACKs in a row, without SACK */
@@ -243,6 +242,8 @@ struct harp_tcp {
   struct harp_hystart hystart;
 
   struct tcp_header_template headers;
+  uint16_t advertised_mss; /* MSS option of our SYN */
+  uint32_t user_mss;       /* TCP_MAXSEG; 0: none */
 
   /* ns */
   uint64_t syn_sent;
@@ -268,8 +269,6 @@ struct harp_tcp {
   uint32_t next_hop;                /* network order */
   uint32_t user_timeout_ms, keep_idle_ms, keep_interval_ms, keep_probes;
   uint32_t retransmits;
-  uint32_t user_mss;       /* TCP_MAXSEG; 0: none */
-  uint16_t advertised_mss; /* MSS option of our SYN */
   uint64_t bytes_in, bytes_out;
   struct tcp_waits waits;
 

@@ -28,7 +28,7 @@ void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
     tcp->rtt.srtt = (7 * tcp->rtt.srtt + rtt) / 8;
   }
   tcp->rtt.min = HARP_MIN(tcp->rtt.min, rtt);
-  tcp->rtt.sampled = tcp->stack->now;
+  tcp->shared_ack.sampled_ms = (uint32_t)(tcp->stack->now / NS_PER_MS);
   set_rto(tcp);
 }
 

@@ -20,8 +20,8 @@ static bool window_has_room(struct harp_tcp *tcp, uint32_t bytes)
   uint32_t outstanding = tcp->snd.end + bytes - tcp->snd.una;
   bool fits = leaves_room(tcp, outstanding, tcp->cwnd);
   if (!fits) {
-    tcp->shared_ack.cwnd_used = true;
-    tcp->shared_ack.used_end = tcp->snd.end + bytes;
+    tcp->cwnd_used = true;
+    tcp->shared_ack.begin = tcp->shared_ack.end = tcp->snd.end + bytes;
   }
   return fits && leaves_room(tcp, outstanding, tcp->snd.wnd);
 }
@@ -29,7 +29,8 @@ static bool window_has_room(struct harp_tcp *tcp, uint32_t bytes)
 bool harp_flow_may_share_ack(struct harp_tcp *tcp, uint32_t bytes)
 {
   struct tcp_shared_ack *shared = &tcp->shared_ack;
-  bool fresh = tcp->stack->now - tcp->rtt.sampled < SHARED_ACK_SAMPLES;
+  uint32_t now_ms = (uint32_t)(tcp->stack->now / NS_PER_MS);
+  bool fresh = now_ms - shared->sampled_ms < SHARED_ACK_SAMPLES_MS;
   bool early = tcp->rtt.rto_min < SHARED_ACK_RTO_MIN; /* the RTO may expire before the ACK */
   if (!tcp->harp_peer || !window_has_room(tcp, bytes) || !fresh || early) {
     return false;

@@ -42,11 +42,11 @@ enum {
 /* Acknowledgements (RFC 1122, 4.2.3.2). */
 /* Longest wait for an ACK that several segments share. It is short beside PROBE_FLOOR_HARP_PEER. */
 #define SHARED_ACK_WAIT (500 * NS_PER_US)
-/* No ACK may be shared if the floor of the RTO is lower. A peer whose callers have stopped sends the
- * ACK up to 1.8 ms late. */
+/* No ACK may be shared if the floor of the RTO is lower. A peer whose callers have stopped sends
+ * the ACK up to 1.8 ms late. */
 #define SHARED_ACK_RTO_MIN (2 * NS_PER_MS)
 /* No ACK may be shared if the last sample of the round trip is older. */
-#define SHARED_ACK_SAMPLES (10 * NS_PER_MS)
+enum { SHARED_ACK_SAMPLES_MS = 10 };
 
 /* Closing (RFC 9293, 3.6). */
 #define TIME_WAIT_NS (60 * NS_PER_S)
