@@ -160,9 +160,10 @@ def _worker_keeps_the_poll_lock(both: tuple[Executed, ...]) -> None:
     )
     print(f"{taken} holds, {sleeps} sleeps, {polls} polls")
     # On a very busy machine callers poll instead, or a poll lasts so long that the worker then
-    # sleeps. A worker that takes the lock for each poll also tries in vain beside callers.
+    # sleeps. A worker yields without the lock after 0.3 to 0.6 of the polls here, because it finds
+    # nothing. A worker that takes the lock for each poll also tries in vain beside callers.
     busy = os.getloadavg()[0] > 4 * (os.cpu_count() or 1)
-    assert busy or polls < FEW or taken - 2 * sleeps < 0.55 * polls
+    assert busy or polls < FEW or taken - 2 * sleeps < 0.72 * polls
 
 
 def _cancellation_points_only_sleep(rank: Executed) -> None:
