@@ -324,6 +324,13 @@ static int check_together(struct harp_config *config, char *error)
   if (config->instances == 0) {
     config->instances = config->cores.count;
   }
+  if (config->instances > harp_config_key_info[HARP_KEY_instances].max) {
+    return harp_config_fail(error, -EINVAL,
+                            "%scores lists %u CPUs, one for each instance, and there are at most "
+                            "%llu instances; list fewer CPUs",
+                            where, config->cores.count,
+                            (unsigned long long)harp_config_key_info[HARP_KEY_instances].max);
+  }
   if (config->cores.count != 0 && config->cores.count != config->instances) {
     return harp_config_fail(error, -EINVAL,
                             "%scores lists %u CPUs for instances = %u; give one for each instance, "

@@ -167,6 +167,10 @@ def test_invalid_value_names_file_line_key_and_allowed_values(line: str, allowed
         (PACKET + b"\nmtu", "ztcp3.conf:3: 'mtu' is not of the form key = value"),
         (PACKET + b"mtu = 1500\nmtu = 1500", "ztcp3.conf:3: mtu is given twice, first in line 2"),
         (PACKET + b"instances = 2\ncores = 1", "cores lists 1 CPUs for instances = 2"),
+        (
+            PACKET + b"cores = 1-9",
+            "cores lists 9 CPUs, one for each instance, and there are at most 8",
+        ),
         (OWN + b"gateway = 10.0.4.1", "gateway = 10.0.4.1 is outside the address's network (/24)"),
         (
             PACKET + b"address = 10.0.0.1/31\ngateway = 10.0.0.2",
