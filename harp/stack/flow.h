@@ -188,8 +188,8 @@ void harp_flow_discard(struct harp_tcp *tcp);
 /* No callback is called from now on. The stack finishes the connection alone after harp_flow_close,
  * which may come before or after this call. */
 void harp_flow_detach(struct harp_tcp *tcp);
-/* The peer is a HARP host. The flow then acknowledges bursts without a timer, uses this RTO floor,
- * and keeps its congestion window over idle times. */
+/* The peer is a HARP host. The flow then acknowledges bursts without a timer, except those of
+ * harp_flow_share_ack, uses this RTO floor, and keeps its congestion window over idle times. */
 void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us);
 /* Bounds the time without progress while data is unacknowledged (RFC 5482). 0: no bound. */
 void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms);

@@ -92,11 +92,12 @@ void flow_holds_less(struct link_flow *flow, uint32_t bytes, bool waited)
   store(&flow->held, held);
   flow->sample_bytes += bytes;
   bool enough = flow->sample_bytes >= SAMPLE_LEAST && (time >= SAMPLE_TIME || held == 0);
-  if (enough && time > 0 && !waited) {
+  bool sampled = enough && time > 0 && !waited;
+  if (sampled) {
     uint64_t sample = (time << COST_SHIFT) / flow->sample_bytes;
     store(&flow->cost, blend(load(&flow->cost), sample));
   }
-  if ((enough && time > 0) || waited) {
+  if (sampled || waited) {
     flow->sample_since = now;
     flow->sample_bytes = 0;
   }
