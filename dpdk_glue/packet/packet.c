@@ -66,7 +66,7 @@ static int make_queues(struct packet_port *packet, const char *name, char *error
     if (harp_packet_rx_init(queue) < 0) {
       return harp_port_fail(error, -ENOMEM, "packet:%s: out of memory", name);
     }
-    harp_packet_tx_init(queue, &sockets->device);
+    harp_packet_tx_init(&queue->tx, &sockets->device, queue->fd);
     if (queue->arp_fd >= 0) {
       rc = open_epoll(queue, name, error);
     }
@@ -114,8 +114,7 @@ static void describe(struct packet_port *packet, const struct harp_port_config *
   harp_netdev_describe(device, config, info);
   info->offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM |
                    HARP_OFFLOAD_LRO;
-  info->max_frame = device->gso_max > PACKET_FRAME_MAX ? (uint32_t)PACKET_FRAME_MAX
-                                                       : device->gso_max - 1;
+  info->max_frame = harp_packet_tx_longest(device);
   info->receive_depth = (uint32_t)packet->sockets.receive_buffer;
 }
 
@@ -203,6 +202,17 @@ static int packet_descriptor(struct harp_port *port, unsigned number)
   return queue->epoll_fd >= 0 ? queue->epoll_fd : queue->fd;
 }
 
+static int packet_transmit(struct harp_port *port, unsigned number,
+                           const struct harp_tx_frame *frame)
+{
+  return harp_packet_tx_send(&packet_of(port)->queues[number].tx, frame);
+}
+
+static void packet_flush(struct harp_port *port, unsigned number)
+{
+  harp_packet_tx_flush(&packet_of(port)->queues[number].tx);
+}
+
 /* The descriptor is level-triggered, so no frame is missed. But the poller must not sleep while
  * the queue holds small frames that the device had no room for. */
 static int packet_arm(struct harp_port *port, unsigned number, bool asleep)
@@ -213,8 +223,7 @@ static int packet_arm(struct harp_port *port, unsigned number, bool asleep)
     atomic_store_explicit(&queue->arp_in, 0, memory_order_relaxed);
     return 0;
   }
-  harp_packet_flush(port, number);
-  return queue->held_count > 0;
+  return !harp_packet_tx_flush(&queue->tx);
 }
 
 static int packet_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
@@ -249,13 +258,11 @@ static void packet_count(struct harp_port *port, unsigned number, uint64_t *coun
   struct tpacket_stats lost = {0}; /* counts since the last call */
   socklen_t length = sizeof(lost);
   if (getsockopt(queue->fd, SOL_PACKET, PACKET_STATISTICS, &lost, &length) == 0) {
-    queue->counts.rx_lost += lost.tp_drops;
+    queue->rx_lost += lost.tp_drops;
   }
-  counters[HARP_COUNTER_tx_copied_bytes] += queue->counts.tx_copied;
-  counters[HARP_COUNTER_port_tx_full] += queue->counts.tx_full;
-  counters[HARP_COUNTER_port_tx_errors] += queue->counts.tx_errors;
-  counters[HARP_COUNTER_port_rx_lost] += queue->counts.rx_lost;
-  memset(&queue->counts, 0, sizeof(queue->counts));
+  counters[HARP_COUNTER_port_rx_lost] += queue->rx_lost;
+  queue->rx_lost = 0;
+  harp_packet_tx_count(&queue->tx, counters);
 }
 
 static bool packet_has_carrier(struct harp_port *port)
@@ -271,8 +278,8 @@ const struct harp_port_ops harp_port_packet = {
     .close = packet_close,
     .forget = packet_forget,
     .receive = harp_packet_receive,
-    .transmit = harp_packet_transmit,
-    .flush = harp_packet_flush,
+    .transmit = packet_transmit,
+    .flush = packet_flush,
     .descriptor = packet_descriptor,
     .arm = packet_arm,
     .reserve = packet_reserve,

@@ -2,13 +2,11 @@
 /*
  * "packet:IFACE": the parts of the AF_PACKET port. packet.c opens it and reserves local ports,
  * packet_sockets.c opens its sockets, packet_agent.c lets the node's agent open them, packet_rx.c
- * receives, packet_place.c puts payload where it belongs, packet_tx.c sends.
+ * receives, packet_place.c puts payload where it belongs. dpdk_glue/kernel/packet_tx.c sends.
  */
 #ifndef HARP_DPDK_GLUE_PACKET_H
 #define HARP_DPDK_GLUE_PACKET_H
 
-#include <linux/if_packet.h>
-#include <linux/virtio_net.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,20 +15,15 @@
 #include "dpdk_glue/agent/agent_client.h"
 #include "dpdk_glue/frame_fields.h"
 #include "dpdk_glue/kernel/packet_ports.h"
+#include "dpdk_glue/kernel/packet_tx.h"
 #include "dpdk_glue/packet/packet_sockets.h"
 #include "dpdk_glue/port.h"
 
 enum {
-  PACKET_BURST = 32,  /* frames per receive call */
-  PACKET_HELD = 32,   /* small frames held back until the end of the burst */
-  PACKET_SMALL = 512, /* frames up to this size are copied and held back, bytes */
-  PACKET_IOV = 256,   /* most pieces of a frame that is sent at once */
-  /* The kernel keeps a frame of this length in one buffer of 16 pages, with its own data. */
-  PACKET_FRAME_MAX = 16 * 4096 - 512,
+  PACKET_BURST = 32, /* frames per receive call */
   PACKET_ARP_BURST = 4,
   PACKET_ARP_BYTES = 64,
-  PACKET_ARP_PERIOD = 64, /* receive calls between two reads of a separate ARP socket */
-  PACKET_VNET = sizeof(struct virtio_net_hdr),
+  PACKET_ARP_PERIOD = 64,   /* receive calls between two reads of a separate ARP socket */
   PACKET_PIECES = 4,        /* frames that one received frame may be split into */
   PACKET_HEADER_ROOM = 256, /* longest header_length of a hint, with the vnet header */
   /* Not a power of two, so that slots do not fall on the same cache sets. */
@@ -47,16 +40,6 @@ struct packet_slot {
   uint8_t *next;
 };
 
-struct packet_held {
-  struct virtio_net_hdr vnet;
-  uint8_t bytes[PACKET_SMALL];
-};
-
-/* Counts since the last count(). port.h's counters have the same names. */
-struct packet_counts {
-  uint64_t tx_copied, tx_full, tx_errors, rx_lost;
-};
-
 /* One queue, used by one poller. */
 struct packet_queue {
   _Alignas(64) int fd; /* receives IPv4, and also ARP if there is one queue */
@@ -68,7 +51,7 @@ struct packet_queue {
   _Atomic(unsigned) arp_in; /* receive calls until the next read of arp_fd */
   unsigned burst;           /* frames requested per call: twice the last burst */
   bool down;                /* the kernel reported ENETDOWN; check the link before each receive */
-  struct packet_counts counts;
+  uint64_t rx_lost;         /* frames since the last count() */
 
   uint8_t *slots; /* PACKET_BURST slots of PACKET_SLOT bytes */
   struct packet_slot slot[PACKET_BURST];
@@ -76,15 +59,7 @@ struct packet_queue {
   struct iovec rx_iov[PACKET_BURST][5];
   uint8_t arp[PACKET_ARP_BURST][PACKET_ARP_BYTES];
 
-  struct sockaddr_ll to_ipv4, to_arp; /* the interface, one address per protocol */
-  bool tx_tso;                        /* the device segments frames */
-  unsigned tx_paged; /* long frames to send in pages, because contiguous memory was lacking */
-  unsigned tx_lack;  /* their number after the last lack; 0: a linear frame got through since */
-  unsigned held_count;
-  struct packet_held held[PACKET_HELD];
-  struct mmsghdr tx[PACKET_HELD];
-  struct iovec tx_held_iov[PACKET_HELD];
-  struct iovec tx_iov[1 + PACKET_IOV];
+  struct packet_tx tx;
 };
 
 struct packet_port {
@@ -106,12 +81,9 @@ int harp_packet_agent_open(struct packet_port *packet, const struct harp_port_co
 /* 0, or -ENOMEM. */
 int harp_packet_rx_init(struct packet_queue *queue);
 void harp_packet_rx_free(struct packet_queue *queue);
-void harp_packet_tx_init(struct packet_queue *queue, const struct harp_netdev *device);
 
 /* As in port.h. */
 int harp_packet_receive(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
                         struct harp_rx_frame *frames, int max);
-int harp_packet_transmit(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame);
-void harp_packet_flush(struct harp_port *port, unsigned queue);
 
 #endif

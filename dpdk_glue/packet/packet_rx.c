@@ -143,7 +143,7 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
   bool displaced = false;
   for (unsigned i = 0; i < (unsigned)got; i++) {
     if (queue->rx[i].msg_hdr.msg_flags & MSG_TRUNC) {
-      queue->counts.rx_lost++; /* longer than any IPv4 packet */
+      queue->rx_lost++; /* longer than any IPv4 packet */
       continue;
     }
     if (packet->sockets.other_count >

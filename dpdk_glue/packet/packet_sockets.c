@@ -11,8 +11,7 @@
 
 #include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
-
-enum { SEND_BUFFER = 4 * 1024 * 1024 /* bytes */ };
+#include "dpdk_glue/kernel/packet_tx.h"
 
 /* --- The filter --- */
 
@@ -80,14 +79,12 @@ static int setup_failed(const char *name, int code, char *error)
 /* The kernel doubles the requested size. Without CAP_NET_ADMIN the limit is net.core.rmem_max. */
 static void set_buffers(struct packet_sockets *sockets, int fd)
 {
-  int receive = PACKET_RECEIVE_BUFFER / 2, send = SEND_BUFFER / 2;
+  int receive = PACKET_RECEIVE_BUFFER / 2;
   socklen_t length = sizeof(sockets->receive_buffer);
   if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &receive, sizeof(receive)) < 0) {
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive, sizeof(receive));
   }
-  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &send, sizeof(send)) < 0) {
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send, sizeof(send));
-  }
+  harp_packet_tx_set_buffer(fd);
   getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &sockets->receive_buffer, &length);
 }
 

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sending. The kernel receives the gather list without a copy in user space. A virtio-net header in
+ * The kernel receives the gather list without a copy in user space. A virtio-net header in
  * front requests the offloads, which the device or the kernel performs.
  *
  * Small frames (acknowledgements, short messages) are copied and wait for the end of the burst, so
  * that one call sends many. A large frame first sends the held ones, which keeps the order.
  */
+#include "dpdk_glue/kernel/packet_tx.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/if_ether.h>
 #include <string.h>
 
 #include "dpdk_glue/kernel/packet_calls.h"
-#include "dpdk_glue/packet/packet.h"
+#include "harp/counters.h"
 
 enum {
-  PAGE = 4096,        /* bytes; the distance between addresses that the processor confuses */
-  SLOW_DISTANCE = 64, /* bytes */
-  LONG_PIECE = 1024,  /* bytes; the copy of a shorter one takes little time anyway */
+  SEND_BUFFER = 4 * 1024 * 1024, /* bytes */
+  PAGE = 4096,                   /* bytes; the distance of 4K aliasing */
+  SLOW_DISTANCE = 64,            /* bytes */
+  LONG_PIECE = 1024,             /* bytes; the copy of a shorter one takes little time anyway */
   SHIFTS = 8,
   HEADROOM = 16, /* bytes before the frame: LL_RESERVED_SPACE of most devices */
   /* The kernel always finds a buffer of 4 pages. One of 8 has no advantage over single pages. A
@@ -33,27 +36,42 @@ static struct sockaddr_ll address_of(int ifindex, uint16_t protocol)
       .sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = ifindex};
 }
 
-void harp_packet_tx_init(struct packet_queue *queue, const struct harp_netdev *device)
+uint32_t harp_packet_tx_longest(const struct harp_netdev *device)
 {
-  queue->to_ipv4 = address_of(device->index, ETH_P_IP);
-  queue->to_arp = address_of(device->index, ETH_P_ARP);
-  queue->tx_tso = device->tso;
-  for (unsigned i = 0; i < PACKET_HELD; i++) {
-    queue->tx_held_iov[i].iov_base = &queue->held[i];
-    queue->tx[i].msg_hdr.msg_iov = &queue->tx_held_iov[i];
-    queue->tx[i].msg_hdr.msg_iovlen = 1;
-    queue->tx[i].msg_hdr.msg_namelen = sizeof(struct sockaddr_ll);
+  return device->gso_max > PACKET_TX_FRAME_MAX ? (uint32_t)PACKET_TX_FRAME_MAX
+                                               : device->gso_max - 1;
+}
+
+/* The kernel doubles the requested size. Without CAP_NET_ADMIN the limit is net.core.wmem_max. */
+void harp_packet_tx_set_buffer(int fd)
+{
+  int size = SEND_BUFFER / 2;
+  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)) < 0) {
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+  }
+}
+
+void harp_packet_tx_init(struct packet_tx *tx, const struct harp_netdev *device, int fd)
+{
+  tx->fd = fd;
+  tx->tso = device->tso;
+  tx->longest = harp_packet_tx_longest(device);
+  tx->to_ipv4 = address_of(device->index, ETH_P_IP);
+  tx->to_arp = address_of(device->index, ETH_P_ARP);
+  for (unsigned i = 0; i < PACKET_TX_HELD; i++) {
+    tx->held_iov[i].iov_base = &tx->held[i];
+    tx->message[i].msg_hdr.msg_iov = &tx->held_iov[i];
+    tx->message[i].msg_hdr.msg_iovlen = 1;
+    tx->message[i].msg_hdr.msg_namelen = sizeof(struct sockaddr_ll);
   }
 }
 
 /* Every frame carries its protocol, because kernels before 5.1 do not read it from the frame and
  * cannot segment a frame of unknown protocol. */
-static struct sockaddr_ll *address_for(struct packet_queue *queue,
-                                       const struct harp_tx_frame *frame)
+static struct sockaddr_ll *address_for(struct packet_tx *tx, const struct harp_tx_frame *frame)
 {
   const uint8_t *type = (const uint8_t *)frame->iov[0].iov_base + 2 * ETH_ALEN;
-  return type[0] == ETH_P_ARP >> 8 && type[1] == (ETH_P_ARP & 0xff) ? &queue->to_arp
-                                                                    : &queue->to_ipv4;
+  return type[0] == ETH_P_ARP >> 8 && type[1] == (ETH_P_ARP & 0xff) ? &tx->to_arp : &tx->to_ipv4;
 }
 
 /* Whether a copy is slow in one direction if its ends are so far apart, modulo PAGE. */
@@ -132,92 +150,91 @@ static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *f
 }
 
 /* Maps the errno of a failed send to the port's error and counts it. */
-static int send_failed(struct packet_queue *queue, int error)
+static int send_failed(struct packet_tx *tx, int error)
 {
   switch (error) {
   case EAGAIN:
   case ENOBUFS: /* the queueing discipline's limit */
-  case EINTR: queue->counts.tx_full++; return -EAGAIN;
-  case EMSGSIZE: queue->counts.tx_errors++; return -EMSGSIZE;
-  case ENETDOWN: queue->counts.tx_errors++; return -ENETDOWN;
+  case EINTR: tx->full++; return -EAGAIN;
+  case EMSGSIZE: tx->errors++; return -EMSGSIZE;
+  case ENETDOWN: tx->errors++; return -ENETDOWN;
   case ENXIO:
-  case ENODEV: queue->counts.tx_errors++; return -ENODEV;
-  default: queue->counts.tx_errors++; return -EIO;
+  case ENODEV: tx->errors++; return -ENODEV;
+  default: tx->errors++; return -EIO;
   }
 }
 
 /* Removes the first count held frames. More than count frames are held only if the device was
  * full. */
-static void drop_held(struct packet_queue *queue, unsigned count)
+static void drop_held(struct packet_tx *tx, unsigned count)
 {
-  queue->held_count -= count;
-  for (unsigned i = 0; i < queue->held_count; i++) {
-    memcpy(&queue->held[i], &queue->held[i + count], sizeof(queue->held[i]));
-    queue->tx_held_iov[i].iov_len = queue->tx_held_iov[i + count].iov_len;
-    queue->tx[i].msg_hdr.msg_name = queue->tx[i + count].msg_hdr.msg_name;
+  tx->held_count -= count;
+  for (unsigned i = 0; i < tx->held_count; i++) {
+    memcpy(&tx->held[i], &tx->held[i + count], sizeof(tx->held[i]));
+    tx->held_iov[i].iov_len = tx->held_iov[i + count].iov_len;
+    tx->message[i].msg_hdr.msg_name = tx->message[i + count].msg_hdr.msg_name;
   }
 }
 
 /* Sends the held frames. 0, or -EAGAIN with the rest still held. A frame that the device rejects
  * for another reason is lost, as on a wire. */
-static int send_held(struct packet_queue *queue)
+static int send_held(struct packet_tx *tx)
 {
   unsigned sent = 0;
   int rc = 0;
-  while (sent < queue->held_count && rc != -EAGAIN) {
-    int n = harp_sendmmsg(queue->fd, queue->tx + sent, queue->held_count - sent, MSG_DONTWAIT);
-    rc = n < 0 ? send_failed(queue, errno) : 0;
+  while (sent < tx->held_count && rc != -EAGAIN) {
+    int n = harp_sendmmsg(tx->fd, tx->message + sent, tx->held_count - sent, MSG_DONTWAIT);
+    rc = n < 0 ? send_failed(tx, errno) : 0;
     if (rc != -EAGAIN) {
       sent += n < 0 ? 1 : (unsigned)n;
     }
   }
-  drop_held(queue, sent);
+  drop_held(tx, sent);
   return rc == -EAGAIN ? rc : 0;
 }
 
-static int hold(struct packet_queue *queue, const struct harp_tx_frame *frame)
+static int hold(struct packet_tx *tx, const struct harp_tx_frame *frame)
 {
-  if (queue->held_count == PACKET_HELD) {
-    send_held(queue);
+  if (tx->held_count == PACKET_TX_HELD) {
+    send_held(tx);
   }
-  if (queue->held_count == PACKET_HELD) {
+  if (tx->held_count == PACKET_TX_HELD) {
     return -EAGAIN;
   }
-  struct packet_held *held = &queue->held[queue->held_count];
+  struct packet_tx_held *held = &tx->held[tx->held_count];
   fill_vnet(&held->vnet, frame, true);
   uint8_t *to = held->bytes;
   for (unsigned i = 0; i < frame->iov_count; i++) {
     memcpy(to, frame->iov[i].iov_base, frame->iov[i].iov_len);
     to += frame->iov[i].iov_len;
   }
-  queue->tx_held_iov[queue->held_count].iov_len = PACKET_VNET + (size_t)frame->length;
-  queue->tx[queue->held_count].msg_hdr.msg_name = address_for(queue, frame);
-  queue->held_count++;
+  tx->held_iov[tx->held_count].iov_len = PACKET_VNET + (size_t)frame->length;
+  tx->message[tx->held_count].msg_hdr.msg_name = address_for(tx, frame);
+  tx->held_count++;
   return 0;
 }
 
 /* Returns the result of sendmsg. linear: as linear_length. */
-static ssize_t send_frame(struct packet_queue *queue, const struct harp_tx_frame *frame,
-                          bool linear)
+static ssize_t send_frame(struct packet_tx *tx, const struct harp_tx_frame *frame, bool linear)
 {
   struct virtio_net_hdr vnet;
   fill_vnet(&vnet, frame, linear);
-  queue->tx_iov[0] = (struct iovec){.iov_base = &vnet, .iov_len = PACKET_VNET};
-  memcpy(queue->tx_iov + 1, frame->iov, frame->iov_count * sizeof(*frame->iov));
+  tx->iov[0] = (struct iovec){.iov_base = &vnet, .iov_len = PACKET_VNET};
+  memcpy(tx->iov + 1, frame->iov, frame->iov_count * sizeof(*frame->iov));
   struct msghdr message = {
-      .msg_name = address_for(queue, frame),
+      .msg_name = address_for(tx, frame),
       .msg_namelen = sizeof(struct sockaddr_ll),
-      .msg_iov = queue->tx_iov,
+      .msg_iov = tx->iov,
       .msg_iovlen = 1u + frame->iov_count,
   };
-  return harp_sendmsg(queue->fd, &message, MSG_DONTWAIT);
+  return harp_sendmsg(tx->fd, &message, MSG_DONTWAIT);
 }
 
 /* The kernel's own segmentation copies a linear part, but refers to pages. */
-static bool may_be_linear(const struct packet_queue *queue, const struct harp_tx_frame *frame)
+static bool may_be_linear(const struct packet_tx *tx, const struct harp_tx_frame *frame)
 {
-  bool fits = frame->length <= EASY || (frame->length > LONG && queue->tx_paged == 0);
-  return fits && (queue->tx_tso || !has_segments(frame));
+  bool fits = frame->length <= EASY || (frame->length > LONG && tx->paged == 0);
+  return fits && (tx->tso || !has_segments(frame));
 }
 
 /*
@@ -229,47 +246,54 @@ static bool may_be_linear(const struct packet_queue *queue, const struct harp_tx
  * The kernel's search for contiguous memory takes long, so the next frames do without it: twice as
  * many after each lack, until a linear frame gets through.
  */
-static int send_now(struct packet_queue *queue, const struct harp_tx_frame *frame)
+static int send_now(struct packet_tx *tx, const struct harp_tx_frame *frame)
 {
-  if (frame->iov_count > PACKET_IOV) {
+  if (frame->iov_count > PACKET_TX_IOV) {
     return -EMSGSIZE;
   }
-  if (queue->held_count && send_held(queue) < 0) {
+  if (tx->held_count && send_held(tx) < 0) {
     return -EAGAIN;
   }
-  bool linear = may_be_linear(queue, frame), is_long = frame->length > LONG;
-  ssize_t sent = send_frame(queue, frame, linear);
-  if (is_long && queue->tx_paged > 0) {
-    queue->tx_paged--;
+  bool linear = may_be_linear(tx, frame), is_long = frame->length > LONG;
+  ssize_t sent = send_frame(tx, frame, linear);
+  if (is_long && tx->paged > 0) {
+    tx->paged--;
   } else if (is_long && linear && sent >= 0) {
-    queue->tx_lack = 0;
+    tx->lack = 0;
   } else if (is_long && linear && errno == ENOBUFS) {
-    sent = send_frame(queue, frame, false);
+    sent = send_frame(tx, frame, false);
     if (sent >= 0) {
-      queue->tx_lack = queue->tx_lack < PAGED_FRAMES ? 2 * queue->tx_lack + 1 : PAGED_FRAMES;
-      queue->tx_paged = queue->tx_lack;
+      tx->lack = tx->lack < PAGED_FRAMES ? 2 * tx->lack + 1 : PAGED_FRAMES;
+      tx->paged = tx->lack;
     }
   }
-  return sent < 0 ? send_failed(queue, errno) : 0;
+  return sent < 0 ? send_failed(tx, errno) : 0;
 }
 
-int harp_packet_transmit(struct harp_port *port, unsigned number, const struct harp_tx_frame *frame)
+int harp_packet_tx_send(struct packet_tx *tx, const struct harp_tx_frame *frame)
 {
-  struct packet_queue *queue = &((struct packet_port *)port)->queues[number];
-  if (frame->length > port->info.max_frame) {
+  if (frame->length > tx->longest) {
     return -EMSGSIZE;
   }
-  int rc = frame->length <= PACKET_SMALL ? hold(queue, frame) : send_now(queue, frame);
+  int rc = frame->length <= PACKET_TX_SMALL ? hold(tx, frame) : send_now(tx, frame);
   if (rc == 0) {
-    queue->counts.tx_copied += frame->length - frame->header_length;
+    tx->copied += frame->length - frame->header_length;
   }
   return rc;
 }
 
-void harp_packet_flush(struct harp_port *port, unsigned number)
+bool harp_packet_tx_flush(struct packet_tx *tx)
 {
-  struct packet_queue *queue = &((struct packet_port *)port)->queues[number];
-  if (queue->held_count) {
-    send_held(queue);
+  if (tx->held_count) {
+    send_held(tx);
   }
+  return tx->held_count == 0;
+}
+
+void harp_packet_tx_count(struct packet_tx *tx, uint64_t *counters)
+{
+  counters[HARP_COUNTER_tx_copied_bytes] += tx->copied;
+  counters[HARP_COUNTER_port_tx_full] += tx->full;
+  counters[HARP_COUNTER_port_tx_errors] += tx->errors;
+  tx->copied = tx->full = tx->errors = 0;
 }
