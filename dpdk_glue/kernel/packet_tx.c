@@ -176,21 +176,22 @@ static void drop_held(struct packet_tx *tx, unsigned count)
   }
 }
 
-/* Sends the held frames. 0, or -EAGAIN with the rest still held. A frame that the device rejects
- * for another reason is lost, as on a wire. */
+/* Sends the held frames. A frame that the device rejects is lost, as on a wire. As
+ * harp_packet_tx_flush. */
 static int send_held(struct packet_tx *tx)
 {
   unsigned sent = 0;
-  int rc = 0;
+  int rc = 0, lost = 0;
   while (sent < tx->held_count && rc != -EAGAIN) {
     int n = harp_sendmmsg(tx->fd, tx->message + sent, tx->held_count - sent, MSG_DONTWAIT);
     rc = n < 0 ? send_failed(tx, errno) : 0;
     if (rc != -EAGAIN) {
       sent += n < 0 ? 1 : (unsigned)n;
+      lost = rc < 0 ? rc : lost;
     }
   }
   drop_held(tx, sent);
-  return rc == -EAGAIN ? rc : 0;
+  return rc == -EAGAIN ? rc : lost;
 }
 
 static int hold(struct packet_tx *tx, const struct harp_tx_frame *frame)
@@ -251,7 +252,7 @@ static int send_now(struct packet_tx *tx, const struct harp_tx_frame *frame)
   if (frame->iov_count > PACKET_TX_IOV) {
     return -EMSGSIZE;
   }
-  if (tx->held_count && send_held(tx) < 0) {
+  if (tx->held_count && send_held(tx) == -EAGAIN) {
     return -EAGAIN;
   }
   bool linear = may_be_linear(tx, frame), is_long = frame->length > LONG;
@@ -282,13 +283,7 @@ int harp_packet_tx_send(struct packet_tx *tx, const struct harp_tx_frame *frame)
   return rc;
 }
 
-bool harp_packet_tx_flush(struct packet_tx *tx)
-{
-  if (tx->held_count) {
-    send_held(tx);
-  }
-  return tx->held_count == 0;
-}
+int harp_packet_tx_flush(struct packet_tx *tx) { return tx->held_count ? send_held(tx) : 0; }
 
 void harp_packet_tx_count(struct packet_tx *tx, uint64_t *counters)
 {

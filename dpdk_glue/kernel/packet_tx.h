@@ -54,8 +54,9 @@ uint32_t harp_packet_tx_longest(const struct harp_netdev *device);
 void harp_packet_tx_set_buffer(int fd);
 /* As transmit in port.h. */
 int harp_packet_tx_send(struct packet_tx *tx, const struct harp_tx_frame *frame);
-/* Sends the held frames. Returns whether none is left. */
-bool harp_packet_tx_flush(struct packet_tx *tx);
+/* Sends the held frames. 0; -EAGAIN: the device is full, and the rest is still held; or the error
+ * of a frame that is lost, as of transmit in port.h. */
+int harp_packet_tx_flush(struct packet_tx *tx);
 /* Adds the counts since the last call to the counters of port.h. */
 void harp_packet_tx_count(struct packet_tx *tx, uint64_t *counters);
 

@@ -223,7 +223,7 @@ static int packet_arm(struct harp_port *port, unsigned number, bool asleep)
     atomic_store_explicit(&queue->arp_in, 0, memory_order_relaxed);
     return 0;
   }
-  return !harp_packet_tx_flush(&queue->tx);
+  return harp_packet_tx_flush(&queue->tx) == -EAGAIN;
 }
 
 static int packet_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)

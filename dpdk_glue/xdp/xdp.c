@@ -118,8 +118,8 @@ static int open_steering(struct xdp_port *xdp, char *error)
   return rc;
 }
 
-/* The packet socket for ARP and ICMP. Its filter passes no TCP, because the program takes HARP's.
- */
+/* The packet socket for ARP and ICMP, which may also send. Its filter passes no TCP, because the
+ * program takes HARP's. */
 static int open_other(struct xdp_port *xdp, char *error)
 {
   const struct harp_port_info *info = &xdp->port.info;
@@ -136,6 +136,7 @@ static int open_other(struct xdp_port *xdp, char *error)
     return socket_failed(xdp, -errno, "open a packet socket for ARP", error);
   }
   int rc = harp_packet_filter_attach(xdp->other_fd, &filter, PACKET_FILTER_ALL);
+  harp_packet_tx_set_buffer(xdp->other_fd);
   return rc < 0 ? socket_failed(xdp, rc, "filter the packet socket for ARP", error) : 0;
 }
 
@@ -161,7 +162,6 @@ static void describe(struct xdp_port *xdp, const struct harp_port_config *config
   harp_netdev_describe(&xdp->device, config, info);
   xdp->local_sender = !xdp->device.pci_path[0];
   info->offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM;
-  info->max_frame = HARP_FRAME_MAX;
 }
 
 /* The payload that the chunks of a queue hold, if all frames are as long as they may be. All frames
@@ -287,6 +287,11 @@ static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, b
     return rc;
   }
   init_ports(xdp, config);
+  if (!shared) {
+    harp_xdp_tx_init(xdp); /* the process that takes over decides who sends */
+  }
+  xdp->port.info.max_frame = xdp->sends_packets ? harp_packet_tx_longest(&xdp->device)
+                                                : (uint32_t)HARP_FRAME_MAX;
   xdp->port.info.receive_depth = receive_depth(xdp);
   summarize(xdp);
   return 0;
@@ -491,6 +496,7 @@ static void xdp_count(struct harp_port *port, unsigned queue, uint64_t *counters
   counters[HARP_COUNTER_port_tx_full] += xdp->counts.tx_full;
   counters[HARP_COUNTER_port_tx_errors] += xdp->counts.tx_errors;
   counters[HARP_COUNTER_port_rx_lost] += xdp->counts.rx_lost;
+  harp_packet_tx_count(&xdp->packet_tx, counters);
   count_statistics(xdp, counters);
   memset(&xdp->counts, 0, sizeof(xdp->counts));
 }

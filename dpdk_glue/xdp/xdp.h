@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * "xdp:IFACE": the parts of the AF_XDP port. xdp.c opens it and reserves local ports, xdp_rx.c
- * receives, xdp_tx.c sends, xdp_socket.c has sockets and their memory, xdp_steering.c has the XDP
- * program, and xdp_spec.c reads the options of a device.
+ * receives, xdp_tx.c and dpdk_glue/kernel/packet_tx.c send, xdp_socket.c has sockets and their
+ * memory, xdp_steering.c has the XDP program, and xdp_spec.c reads the options of a device.
  */
 #ifndef HARP_DPDK_GLUE_XDP_H
 #define HARP_DPDK_GLUE_XDP_H
@@ -15,6 +15,7 @@
 #include "dpdk_glue/frame_fields.h"
 #include "dpdk_glue/kernel/netdev.h"
 #include "dpdk_glue/kernel/packet_ports.h"
+#include "dpdk_glue/kernel/packet_tx.h"
 #include "dpdk_glue/port.h"
 #include "dpdk_glue/xdp/xdp_socket.h"
 #include "dpdk_glue/xdp/xdp_steering.h"
@@ -49,8 +50,13 @@ struct xdp_port {
    * frame arrives. The first one sends. */
   struct xdp_socket sockets[XDP_NIC_QUEUES];
   unsigned socket_count;
-  unsigned next;              /* the socket at which the next receive begins */
-  int other_fd;               /* a packet socket for what the program passes: ARP, ICMP */
+  unsigned next; /* the socket at which the next receive begins */
+  /* A packet socket. It receives what the program passes: ARP, ICMP. */
+  int other_fd;
+  /* The AF_XDP sockets are in copy mode, so other_fd also sends all frames (xdp_tx.c). Each of its
+   * frames has a virtio-net header. */
+  bool sends_packets;
+  struct packet_tx packet_tx;
   int epoll_fd;               /* watches all sockets */
   int control_fd;             /* of harp_netdev_control */
   bool local_sender;          /* checksums may be incomplete; see is_incomplete */
@@ -62,7 +68,7 @@ struct xdp_port {
 
   struct xdp_rx_chunk held[XDP_BURST];
   unsigned held_count;
-  uint8_t other[XDP_OTHER_BURST][XDP_OTHER_BYTES];
+  uint8_t other[XDP_OTHER_BURST][PACKET_VNET + XDP_OTHER_BYTES];
 };
 
 /* As open in port.h, for a process that passes the descriptors on: the sockets' memory is a file.
@@ -77,6 +83,9 @@ static inline struct xdp_port *harp_xdp_of(struct harp_port *port)
 {
   return (struct xdp_port *)port;
 }
+
+/* Chooses the socket that sends, once all sockets are open. */
+void harp_xdp_tx_init(struct xdp_port *xdp);
 
 /* As in port.h. */
 int harp_xdp_receive(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,

@@ -254,16 +254,17 @@ static int check_link(struct xdp_port *xdp)
 
 static int receive_others(struct xdp_port *xdp, struct harp_rx_frame *frames, int max)
 {
+  const size_t header = xdp->sends_packets ? PACKET_VNET : 0;
   int n = 0;
   while (n < max && n < XDP_OTHER_BURST) {
-    ssize_t got = recv(xdp->other_fd, xdp->other[n], XDP_OTHER_BYTES, MSG_DONTWAIT);
+    ssize_t got = recv(xdp->other_fd, xdp->other[n], header + XDP_OTHER_BYTES, MSG_DONTWAIT);
     if (got < 0 && (errno == ENETDOWN || errno == ENODEV || errno == ENXIO)) {
       return n ? n : check_link(xdp);
     }
     if (got < 0) {
       break;
     }
-    frames[n] = whole(xdp->other[n], (uint32_t)got, false);
+    frames[n] = whole(xdp->other[n] + header, (uint32_t)((size_t)got - header), false);
     n++;
   }
   return n;

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sending. A frame is copied into chunks that the kernel or the NIC reads. This copy also cuts a
- * large segment into wire segments and sums their payload, so that each byte is touched once.
+ * Sending. An AF_XDP socket in copy mode takes only segments of the wire's size, and the kernel
+ * passes them to the driver one by one. A packet socket takes up to 64 KiB at a time, and the
+ * device or the kernel segments them. The packet socket is faster, so it sends in copy mode.
  *
- * One system call announces a burst of frames.
+ * An AF_XDP socket in zero-copy mode sends without any packet of the kernel. A frame is copied into
+ * chunks that the NIC reads. This copy also cuts a large segment into wire segments and sums their
+ * payload, so that each byte is touched once. One system call announces a burst of frames.
  */
 #include <errno.h>
+#include <linux/if_packet.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -252,9 +256,40 @@ static int try_send(struct xdp_port *xdp, const struct harp_tx_frame *frame)
   return frame->checksum_needed ? send_segments(xdp, frame) : send_as_it_is(xdp, frame);
 }
 
+/* --- By the packet socket --- */
+
+/* Whether each frame of the packet socket has a virtio-net header from now on. A job's seccomp
+ * profile may forbid this call (docs/agent.md). */
+static bool add_vnet_header(const struct xdp_port *xdp)
+{
+  const int on = 1;
+  return setsockopt(xdp->other_fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on)) == 0;
+}
+
+void harp_xdp_tx_init(struct xdp_port *xdp)
+{
+  xdp->sends_packets = xdp->spec.sender == XDP_SENDER_AUTO && !xdp->sockets[0].zero_copy &&
+                       add_vnet_header(xdp);
+  harp_packet_tx_init(&xdp->packet_tx, &xdp->device, xdp->other_fd);
+}
+
+/* Remembers that the link is down, or that the device is gone. Returns rc. */
+static int noted(struct xdp_port *xdp, int rc)
+{
+  if (rc == -ENETDOWN || rc == -ENODEV) {
+    xdp->link = rc;
+  }
+  return rc;
+}
+
+/* --- The calls of port.h --- */
+
 int harp_xdp_transmit(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame)
 {
   struct xdp_port *xdp = harp_xdp_of(port);
+  if (xdp->sends_packets) {
+    return xdp->link < 0 ? xdp->link : noted(xdp, harp_packet_tx_send(&xdp->packet_tx, frame));
+  }
   int rc = try_send(xdp, frame);
   if (rc < 0) {
     xdp->counts.tx_full += rc == -EAGAIN;
@@ -270,6 +305,9 @@ int harp_xdp_transmit(struct harp_port *port, unsigned queue, const struct harp_
 
 bool harp_xdp_flush_all(struct xdp_port *xdp)
 {
+  if (xdp->sends_packets) {
+    return noted(xdp, harp_packet_tx_flush(&xdp->packet_tx)) != -EAGAIN;
+  }
   const struct xdp_socket *xsk = &xdp->sockets[0];
   if (xdp->link == 0 && (xdp->unsent || count_waiting(&xsk->tx))) {
     kick(xdp);

@@ -6,9 +6,9 @@ A request is a JSON object of at most LIMIT bytes. Its members:
     version  1; a newer one may have more members, which an older agent ignores
     op       "open", "listen", "status" or "hello"
 
-    open     device "packet:IFACE" or "xdp:IFACE[,mode=MODE]"; queues 1 to 8; address "kernel" or
-             A.B.C.D; mac "" or aa:bb:cc:dd:ee:ff; mtu 0 or up to 65535; ports [first, last] or
-             [0, 0]
+    open     device "packet:IFACE" or "xdp:IFACE[,mode=MODE][,send=WAY]"; queues 1 to 8; address
+             "kernel" or A.B.C.D; mac "" or aa:bb:cc:dd:ee:ff; mtu 0 or up to 65535; ports
+             [first, last] or [0, 0]
     listen   device; grant [first, last], the ports that an open gave; first; count
 
 The C side is dpdk_glue/agent/agent_client.c.
@@ -30,7 +30,7 @@ _MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")  # RFC 1122, section 3.2.1.3
 _MULTICAST = ipaddress.IPv4Address("224.0.0.0")  # from here on: multicast and reserved
 _SCHEMES = ("packet", "xdp")
-_OPTION = re.compile(r"(?:,mode=[a-z]{1,16})?")
+_OPTIONS = re.compile(r"(?:,(?:mode|send)=[a-z]{1,16}){0,2}")
 # Printable, because it stands in log lines and in a command line.
 _INTERFACE = re.compile(r"(?:(?![/:,\"'\\])[!-~]){1,15}")
 
@@ -122,8 +122,8 @@ def _device(members: dict[str, Any]) -> Device:
     if not _INTERFACE.fullmatch(name) or name in (".", ".."):
         raise RequestError("device must name an interface of at most 15 characters")
     options = comma + option
-    if not _OPTION.fullmatch(options) or (options and scheme != "xdp"):
-        raise RequestError("device may have an option of the form xdp:IFACE,mode=MODE only")
+    if not _OPTIONS.fullmatch(options) or (options and scheme != "xdp"):
+        raise RequestError("device may have options of the form xdp:IFACE,mode=MODE,send=WAY only")
     return Device(scheme, name, options)
 
 

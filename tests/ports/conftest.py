@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 from packet_ports import Hosts, Make
 from port_probe import PROBE, Probe
+from xdp_ports import opened
 
 from tools.hosts.lab import Host, Lab
 
@@ -95,3 +96,16 @@ def shared(probe: Make, hosts: Hosts) -> tuple[Probe, Probe]:
         one.open(f"packet:{host.interface}")
         ends.append(one)
     return ends[0], ends[1]
+
+
+@pytest.fixture
+def sender() -> str:
+    return "auto"
+
+
+@pytest.fixture
+def xdp_pair(probe: Make, hosts: Hosts, wire: str, sender: str) -> tuple[Probe, Probe]:
+    """Two ports with their own addresses."""
+    device = f"xdp:eth0,send={sender}"
+    first, second = hosts(wire)
+    return opened(probe, first, device), opened(probe, second, device)

@@ -7,8 +7,7 @@ import errno
 import json
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from packet_ports import (
@@ -26,39 +25,20 @@ from port_probe import (
     CHECKSUM_START,
     HEADERS,
     PROBE,
-    Frame,
     PortError,
     Probe,
-    Received,
     arp_request,
     checksum_ok,
     icmp_unreachable,
     payload_of,
     sequence_of,
 )
+from xdp_ports import BOTH_SENDERS, needs_xdp, opened, until_received
 
 from tools.hosts.lab import Host
 from tools.hosts.ranks import wait_until
 
-pytestmark = pytest.mark.skipif(
-    PROBE.exists() and not (PROBE.parent / "xdp_program.o").exists(),
-    reason="this build has no XDP (no clang)",
-)
-
-WIRES = ("veth-1500", "veth-1500-nooff", "veth-9000")
-
-
-def opened(make: Make, host: Host, device: str = "xdp:eth0", own: bool = True) -> Probe:
-    one = make(host)
-    one.open(device, address=f"{host.own_address}/24" if own else "-")
-    return one
-
-
-@pytest.fixture
-def xdp_pair(probe: Make, hosts: Hosts, wire: str) -> tuple[Probe, Probe]:
-    """Two ports with their own addresses."""
-    first, second = hosts(wire)
-    return opened(probe, first), opened(probe, second)
+pytestmark = needs_xdp
 
 
 @pytest.fixture
@@ -98,87 +78,6 @@ def test_open_reports_interface_properties(xdp_pair: tuple[Probe, Probe], hosts:
     assert info["address"] == host.own_address and not info["shares"]
     assert "1 queue, copy mode" in info["summary"] and "its own" in info["summary"]
     assert host.has_xdp_program()
-
-
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize(("length", "pieces"), [(65000, 1), (64999, 2), (30001, 250), (1, 2)])
-def test_segments_are_cut_and_summed(
-    xdp_pair: tuple[Probe, Probe], wire: str, length: int, pieces: int
-) -> None:
-    mss = 8948 if wire == "veth-9000" else MSS
-    for a, b in (xdp_pair, xdp_pair[::-1]):
-        payload = os.urandom(length)
-        one = tcp_frame(a, b, payload, flags=0x19, seq=0xFFFFF000)
-        a.send(one, segment=mss, pieces=pieces)
-        frames = b.receive_bytes(length)
-        assert payload_of(frames) == payload
-        assert all(frame.good or checksum_ok(frame.data) for frame in frames)
-        at = one.seq
-        for frame in frames:
-            last = frame is frames[-1]
-            assert sequence_of(frame.data) == at % 2**32
-            assert frame.data[47] == (0x19 if last else 0x10), "FIN and PSH are the last one's"
-            at += len(frame.data) - HEADERS
-        assert a.count()["copied"] == length
-        assert a.count()["errors"] == b.count()["lost"] == 0
-
-
-@pytest.mark.parametrize("mss", [76, 999, 1447])
-def test_odd_segment_sizes(xdp_pair: tuple[Probe, Probe], mss: int) -> None:
-    a, b = xdp_pair
-    payload = os.urandom(20001)
-    a.send(tcp_frame(a, b, payload), segment=mss, pieces=7)
-    frames = b.receive(20001 // mss + 1, 1)
-    assert [len(f.data) - HEADERS for f in frames[:-1]] == [mss] * (20001 // mss)
-    assert payload_of(frames) == payload and all(checksum_ok(f.data) for f in frames)
-
-
-def test_smallest_segments_of_largest_frame_fit(xdp_pair: tuple[Probe, Probe]) -> None:
-    a, b = xdp_pair
-    a.send(tcp_frame(a, b, bytes(65400)), segment=76)
-    assert len(b.receive(861, 1)) == 861
-
-
-def test_frames_keep_their_order(xdp_pair: tuple[Probe, Probe]) -> None:
-    a, b = xdp_pair
-    for number in range(100):
-        a.send(tcp_frame(a, b, bytes(number % 3 * 700), seq=number), flush=number == 99)
-    assert [sequence_of(f.data) for f in b.receive(100)] == list(range(100))
-
-
-def test_complete_frame_is_sent_as_it_is(xdp_pair: tuple[Probe, Probe]) -> None:
-    a, b = xdp_pair
-    one = tcp_frame(a, b, b"complete", complete=True)
-    a.send(one)
-    a.send(tcp_frame(a, b, b"wrong sum", complete=True).__bytes__()[:-1] + b"x")
-    first, second = b.receive(2)
-    assert first.data == bytes(one) and not first.good
-    assert not second.good and not checksum_ok(second.data)
-
-
-def test_too_long_frame_is_emsgsize(xdp_pair: tuple[Probe, Probe]) -> None:
-    a, b = xdp_pair
-    too_many = tcp_frame(a, b, bytes(60000))
-    for one, segment in ((tcp_frame(a, b, bytes(1500)), 0), (too_many, 1449), (too_many, 20)):
-        with pytest.raises(PortError) as refused:
-            a.send(one, segment=segment)
-        assert refused.value.number == errno.EMSGSIZE
-    assert a.count()["errors"] == 3
-
-
-def test_full_ring_is_eagain_and_nothing_is_lost(xdp_pair: tuple[Probe, Probe]) -> None:
-    """A burst beyond the ring gets EAGAIN or arrives; no accepted frame is lost on the way out."""
-    a, b = xdp_pair
-    a.send(tcp_frame(a, b, bytes(60000), seq=0), segment=76, flush=False)
-    sent = 790
-    try:
-        for number in range(5):
-            a.send(tcp_frame(a, b, bytes(30000), seq=number), segment=76, flush=False)
-            sent += 395
-    except PortError as full:
-        assert full.number == errno.EAGAIN
-    a.do("flush 0")
-    assert len(b.receive(sent, 2)) + b.count()["lost"] == sent
 
 
 # Frames of a peer with offloads
@@ -317,6 +216,7 @@ def test_kernel_tcp_works_beside_port(xdp_shared: tuple[Probe, Probe], hosts: Ho
     kernel_moves_bytes(first, second, xdp_shared[1])
 
 
+@BOTH_SENDERS
 def test_losses_are_counted_once(xdp_pair: tuple[Probe, Probe]) -> None:
     """A sleeping reader loses the frames beyond its rings, and counts them."""
     a, b = xdp_pair
@@ -349,6 +249,9 @@ def test_invalid_opens_are_refused(probe: Make, hosts: Hosts) -> None:
         ("xdp:eth0,mode=zerocopy", errno.EOPNOTSUPP, "set mode=auto"),
         ("xdp:eth0,mode=fast", errno.EINVAL, "mode=auto, mode=zerocopy or mode=copy"),
         ("xdp:eth0,queue=1", errno.EINVAL, "unknown option"),
+        ("xdp:eth0,mode=copy,send=packet", errno.EINVAL, "send=auto or send=xdp"),
+        ("xdp:eth0,mode=copy,", errno.EINVAL, "unknown option"),
+        ("xdp:eth0,mode=", errno.EINVAL, "unknown option"),
         ("xdp:,mode=copy", errno.EINVAL, "no interface"),
     ):
         assert refusal(one, device, address=own)[0] == number, device
@@ -485,31 +388,6 @@ def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
     assert payload_of(a.receive()) == b"there"
 
 
-def until_received(a: Probe, b: Probe) -> list[Received]:
-    deadline = time.monotonic() + 20
-    got: list[Received] = []
-    while not got and time.monotonic() < deadline:
-        a.send(tcp_frame(a, b, b"back"))
-        got = [f for f in b.receive(4, 0.1) if f.data[HEADERS:] == b"back"][:1]
-    return got
-
-
-def test_send_notices_that_the_link_is_down(probe: Make, hosts: Hosts) -> None:
-    """The sender need not receive before it knows."""
-    first, second = hosts("veth-1500")
-    a, b = opened(probe, first), opened(probe, second)
-    second.set_link(False)
-    try:
-        b.send(tcp_frame(b, a))  # the flush finds out
-        with pytest.raises(PortError) as down:
-            b.send(tcp_frame(b, a))
-        assert down.value.number == errno.ENETDOWN
-        assert not b.arm(True)
-    finally:
-        second.set_link(True)
-    assert payload_of(until_received(a, b)) == b"back"
-
-
 def test_removed_interface_is_enodev(probe: Make, hosts: Hosts) -> None:
     host = hosts("veth-1500")[0]
     host.run(["ip", "link", "add", "gone0", "type", "veth", "peer", "name", "gone1"])
@@ -563,28 +441,3 @@ def test_all_queues_are_received(wide: tuple[Host, str], probe: Make) -> None:
     payload = os.urandom(60000)
     a.send(tcp_frame(a, b, payload), segment=MSS)
     assert payload_of(b.receive_bytes(len(payload))) == payload
-
-
-Property = Callable[[str, object], None]
-
-
-def speed(a: Probe, b: Probe, big: Frame) -> tuple[float, int]:
-    """The received Gbit/s, and the frames."""
-    b.start("drain 0 500 0 0 1")
-    time.sleep(0.05)
-    command = f"blast 0 700 {HEADERS} {MSS} {CHECKSUM_START} 16 {bytes(big).hex()}"
-    a.do(command)
-    arrived = json.loads(b.finish()[1])
-    return arrived["bytes"] * 8 / max(arrived["ms"], 1) / 1e6, arrived["frames"]
-
-
-@pytest.mark.parametrize("wire", ["veth-1500-nooff"])
-def test_throughput_over_veth(xdp_pair: tuple[Probe, Probe], record_property: Property) -> None:
-    """The bound is low, so that it detects a broken path also on a busy machine."""
-    a, b = xdp_pair
-    for _ in range(5):
-        gbit, frames = speed(a, b, tcp_frame(a, b, bytes(45 * MSS)))
-        record_property("gbit", round(gbit, 1))
-        if gbit > 0.1 and frames > 200:
-            return
-    pytest.fail(f"{gbit:.2f} Gbit/s in the last try")
