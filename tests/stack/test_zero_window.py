@@ -439,6 +439,24 @@ def test_two_zero_windows_do_not_exchange_acks_endlessly(wire, seconds):
     assert w.frames < 100
 
 
+def test_ack_lies_in_closed_window_of_peer(dialogue):
+    """The FIN follows a probe byte that the peer has not accepted: a number behind that byte is
+    outside the peer's window, and the peer would ignore the ACK."""
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive(window=1000, rtt=20)
+    c.send(b"x" * 1001)
+    d.strict = False
+    d.drain(until=d.now + 10)
+    d.send(TCP(flags="A", seq=1, ack=1001, window=0))
+    probes = d.drain(until=d.now + 1000)
+    assert probes[-1][TCP].seq == 1001
+    c.shutdown(1)
+    d.ignore(until=d.now + 10)
+    d.send(TCP(flags="A", seq=1, ack=1001, window=0) / b"data")
+    answers = [p[TCP].seq for p in d.drain() if p[TCP].ack == 5 and not payload(p)]
+    assert answers == [1001]
+
+
 def test_orphan_with_zero_window_is_reset_after_max_rto(dialogue):
     """The peer answers each probe with a zero window. It gets a RST when the RTO has reached its
     maximum, as from Linux. The probes continue while the socket is open."""
@@ -448,16 +466,18 @@ def test_orphan_with_zero_window_is_reset_after_max_rto(dialogue):
     kept.send(b"kept")
     assert not probed(d, 100_000)
     kept.close()
-    assert probed(d, 100_000)
+    reset = probed(d, 100_000)
+    assert reset
+    assert reset[TCP].seq == 1  # the probe's byte is out, but only this number is in the window
     assert d.stack.counters().get("tcp_connections", 0) == 0
 
 
 def probed(d, ms):
-    """Answers each probe by a closed window; whether a reset has come."""
+    """Answers each probe by a closed window. Returns the reset; None if none came."""
     until = d.now + ms
     while d.now < until:
         for packet in d.drain(until=d.now + 100):
             if int(packet[TCP].flags) & 0x04:
-                return True
+                return packet
             d.send(TCP(flags="A", seq=1, ack=1, window=0))
-    return False
+    return None

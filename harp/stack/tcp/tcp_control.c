@@ -27,14 +27,20 @@ static int send_plain(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, bool wi
   return tcp_transmit_bare(tcp, seq, flags, options, length);
 }
 
+/* Returns the sequence number of a segment without payload. A peer refuses and answers a segment
+ * outside its window (RFC 9293, 3.10.7.4). After a zero-window probe SND.NXT is outside, so an ACK
+ * with it would start an endless exchange of ACKs, and a RST with it would have no effect. A number
+ * below the peer's RCV.NXT would be as bad. So the limit is the highest right edge, not SND.UNA +
+ * SND.WND: the peer may have rounded its window down since. A FIN at the edge needs no window. */
+static uint32_t number_in_window(const struct harp_tcp *tcp)
+{
+  uint32_t end = tcp->snd.nxt - tcp->snd.fin_sent;
+  return seq_le(end, tcp->snd.edge) ? tcp->snd.nxt : tcp->snd.edge;
+}
+
 void tcp_send_ack(struct harp_tcp *tcp)
 {
-  /* A peer answers a segment outside its window (RFC 9293, 3.10.7.4). After a zero-window probe
-   * SND.NXT is outside, so an ACK with it would start an endless exchange of ACKs. A number below
-   * the peer's RCV.NXT would do the same. So the limit is the highest right edge, not SND.UNA +
-   * SND.WND: the peer may have rounded its window down since. */
-  uint32_t seq = seq_min(tcp->snd.nxt, tcp->snd.edge + tcp->snd.fin_sent);
-  if (send_plain(tcp, seq, FLAG_ACK, true) == 0) {
+  if (send_plain(tcp, number_in_window(tcp), FLAG_ACK, true) == 0) {
     COUNT(tcp->stack, tcp_acks_out);
   } else {
     tcp_mark_dirty(tcp); /* the port was full: send it at a later flush */
@@ -83,7 +89,7 @@ void tcp_send_reset(struct harp_tcp *tcp)
 {
   if (tcp_synchronized(tcp) || tcp->state == TCP_SYN_RECV) {
     COUNT(tcp->stack, tcp_resets_out);
-    send_plain(tcp, tcp->snd.nxt, FLAG_RST | FLAG_ACK, false);
+    send_plain(tcp, number_in_window(tcp), FLAG_RST | FLAG_ACK, false);
   }
 }
 
