@@ -7,7 +7,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 from harp.testing.dialogue import Sink, make_stack, payload
-from harp.testing.flights import MSS, ack, send_flight, seq
+from harp.testing.flights import MSS, ack, read_all, send_flight, seq
 from harp.testing.wire import Transfer, connect_pair, pattern
 
 
@@ -437,6 +437,36 @@ def test_two_zero_windows_do_not_exchange_acks_endlessly(wire, seconds):
     end = w.now + seconds * 10**9
     w.run(until=lambda: w.now >= end or a.next_deadline() is None, limit_s=seconds + 60)
     assert w.frames < 100
+
+
+@pytest.mark.parametrize("updates_lost", [False, True])
+def test_crossing_window_probes_end(wire, updates_lost):
+    """Both sides probe, and both windows open before the probes arrive. Each accepts the other's
+    byte, so the window updates lie one byte below the windows (RFC 9293, A.2)."""
+    lost = []
+    a = make_stack(address="192.0.2.1", rcvbuf=3 * MSS, sndbuf=65536)
+    b = make_stack(address="192.0.2.2", rcvbuf=3 * MSS, sndbuf=65536, seed=(3, 4))
+    w = wire(a, b, delay_ns=10_000_000, impair=lambda f: [] if lost else [(0, f)])
+    pair = connect_pair(w)
+    for sock in pair:
+        assert sock.send(pattern(0, 20_000)) == 20_000
+    w.run(until=lambda: all(s.counters().get("tcp_window_probes", 0) for s in (a, b)))
+    w.flush()
+    lost += [True] * updates_lost
+    streams = [read_all(sock) for sock in pair]
+    w.flush()
+    lost.clear()
+    frames, began = w.frames, w.now
+
+    def both_complete():
+        for i, sock in enumerate(pair):
+            streams[i] += read_all(sock)
+        return [len(stream) for stream in streams] == [20_000] * 2
+
+    w.run(until=both_complete, limit_s=20)
+    assert streams == [pattern(0, 20_000)] * 2
+    assert w.frames - frames < 200
+    assert w.now - began < 3 * 10**9
 
 
 def test_ack_lies_in_closed_window_of_peer(dialogue):

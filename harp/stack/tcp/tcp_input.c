@@ -415,6 +415,16 @@ static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *se
   }
 }
 
+/* Whether the acknowledgement of an unacceptable segment counts (RFC 9293, A.2). Two zero-window
+ * probes that cross may both be accepted. The peer then sends its number before the probe, one
+ * below our RCV.NXT, until it has our acknowledgement. Each side would otherwise refuse and answer
+ * the other's window updates for ever. The number is as hard to guess as RCV.NXT. */
+static bool acknowledges_below_window(const struct harp_tcp *tcp,
+                                      const struct harp_segment *segment)
+{
+  return tcp_synchronized(tcp) && (segment->flags & FLAG_ACK) && segment->seq == tcp->rcv.nxt - 1;
+}
+
 static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   COUNT(tcp->stack, tcp_out_of_window);
@@ -425,6 +435,10 @@ static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segmen
   if (tcp->state == TCP_TIME_WAIT && (segment->flags & FLAG_FIN)) {
     /* The peer has not received our last ACK: restart the TIME-WAIT timer. */
     tcp_time_wait_again(tcp);
+  }
+  /* First, so that the answer carries the number that the acknowledgement permits. */
+  if (acknowledges_below_window(tcp, segment) && !ack_input(tcp, segment)) {
+    return;
   }
   set_right(tcp, segment);
 }
