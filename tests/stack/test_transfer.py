@@ -115,6 +115,15 @@ def test_transfer_works_with_large_mtu_and_few_packets(wire, mtu, packets):
     w.run(duplex(client, server, 300_000), limit_s=60)
 
 
+def test_largest_mtu_needs_no_window_probe(wire):
+    """A full segment of this MTU must not exceed the payload of one output call. Else the sender
+    finds no length that it may send, and only the persist timer sends."""
+    w = pair(wire, {"mtu": 65_535}, mtu=65_535)
+    client, server = connect_pair(w)
+    assert w.run([Transfer(client, server, 2_000_000)]) < 100_000_000
+    assert w.ends[0].stack.counters().get("tcp_window_probes", 0) == 0
+
+
 @pytest.mark.parametrize("size", [0, 1, 1459, 1460, 1461, 65_535, 65_536, 100_001])
 def test_transfer_works_with_every_size(wire, size):
     w = pair(wire)

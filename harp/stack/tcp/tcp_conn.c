@@ -238,7 +238,9 @@ void tcp_set_mss(struct harp_tcp *tcp)
     mss = HARP_MIN(mss, tcp->user_mss);
   }
   mss = HARP_MAX(mss, (uint32_t)TCP_MSS_FLOOR);
-  tcp->snd.mss = mss - (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0);
+  mss -= tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0;
+  /* send_length sends full segments, so one must fit into one output call. */
+  tcp->snd.mss = HARP_MIN(mss, tcp->stack->max_payload);
 }
 
 void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment)
