@@ -8,7 +8,7 @@ import errno
 import pytest
 from scapy.layers.inet import IP, TCP
 
-from harp.testing.dialogue import PEER_ADDRESS, STACK_ADDRESS
+from harp.testing.dialogue import PEER_ADDRESS, STACK_ADDRESS, payload
 from harp.testing.tcp_info import state_name
 
 # What a closed port answers
@@ -296,3 +296,21 @@ def test_land_attack_starts_no_packet_storm(dialogue):
         for frame in new:
             d.stack.input(frame)
     assert frames < 50
+
+
+def test_duplicate_data_with_fin_after_close_gets_ack(dialogue):
+    """The application had read these bytes before it closed, so nothing is lost. The peer repeats
+    them together with its FIN."""
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive(rtt=20)
+    d.send(TCP(flags="PA", seq=1, ack=1) / b"get")
+    d.expect(TCP(flags="A", seq=1, ack=4))
+    assert c.recv(10) == b"get"
+    c.send(b"answer")
+    c.close()
+    d.ignore()
+    d.send(TCP(flags="FPA", seq=1, ack=1) / b"get")
+    d.expect(TCP(flags="A", ack=5))
+    again = d.drain(until=d.now + 3000)
+    assert not [p for p in again if int(p[TCP].flags) & 0x04]
+    assert b"answer" in [payload(p) for p in again]

@@ -341,8 +341,9 @@ static bool text_input(struct harp_tcp *tcp, const struct harp_segment *segment)
 /* Steps 7 and 8: the segment text and the FIN bit. */
 static void data_input(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  if (segment->length && tcp->detached) {
-    /* The application has closed and will not read it (RFC 9293, 3.10.4; RFC 2525, 2.17). */
+  uint32_t end = segment->seq + segment->length;
+  if (tcp->detached && segment->length && seq_gt(end, tcp->rcv.nxt)) {
+    /* The application has closed and will not read new data (RFC 9293, 3.10.4; RFC 2525, 2.17). */
     tcp_send_reset(tcp);
     tcp_finish(tcp, -ECONNRESET);
     return;
