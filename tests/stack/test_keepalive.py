@@ -239,3 +239,16 @@ def test_user_timeout_of_handshake_ends_when_established(dialogue):
     d.silence(during=3_600_000)
     assert c.error() == 0
     assert state_name(c.tcp_info()) == "ESTABLISHED"
+
+
+def test_unfinished_handshake_gets_no_keepalive_probe(dialogue):
+    """RFC 9293, 3.8.4: only an idle, synchronized connection is probed. The retransmissions of the
+    SYN decide when a connect has failed."""
+    d = dialogue()
+    sock = d.stack.socket()
+    keep_alive(sock)
+    d.peer_port = 80
+    sock.connect_ex((d.peer_address, 80))
+    sent = d.drain(until=60_000)
+    assert {str(p[TCP].flags) for p in sent} == {"S"}
+    assert sock.error() == 0

@@ -107,10 +107,11 @@ static void keepalive_timer(struct harp_tcp *tcp)
   struct harp_stack *stack = tcp->stack;
   uint64_t quiet = stack->now - tcp->last_receive;
   uint64_t idle = tcp->keep_idle_ms * NS_PER_MS, interval = tcp->keep_interval_ms * NS_PER_MS;
-  /* The retransmission timer covers data in flight and unsent data. A peer that has sent its FIN
-   * may be gone: its silence must not end the connection before the owner has read its last bytes.
-   */
-  bool sends = tcp->flight.first || tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
+  /* The retransmission timer covers a SYN, data in flight and unsent data. A peer that has sent its
+   * FIN may be gone: its silence must not end the connection before the owner has read its last
+   * bytes. */
+  bool sends = !tcp_synchronized(tcp) || tcp->flight.first ||
+               tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
   bool needless = sends || (tcp->rcv.fin_received && tcp->rcv.queued);
   if (quiet < idle || needless) {
     uint64_t next = quiet < idle ? tcp->last_receive + idle : stack->now + idle;
