@@ -96,6 +96,29 @@ def test_syn_ack_is_retransmitted(dialogue):
     d.silence(during=20_000)
 
 
+@pytest.mark.parametrize("passive", [False, True])
+def test_lost_syn_makes_first_rto_three_seconds(dialogue, passive):
+    """RFC 6298, 5.7: the retransmitted SYN gives no sample, and one second was too short."""
+    d = dialogue(rto_initial_us=1_000_000)
+    if passive:
+        listener = d.listen(80)
+        d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+        d.expect(TCP(flags="SA", seq=0, ack=1))
+        d.expect(TCP(flags="SA", seq=0, ack=1), at=1000)
+        d.send(TCP(flags="A", seq=1, ack=1), at=1500)
+        c = d.accept(listener)
+    else:
+        c = d.connect(80)
+        d.expect(TCP(flags="S", seq=0))
+        d.expect(TCP(flags="S", seq=0), at=1000)
+        d.send(TCP(flags="SA", seq=0, ack=1, options=[("MSS", 1460)]), at=1500)
+        d.expect(TCP(flags="A", seq=1, ack=1))
+    c.send(b"data")
+    d.expect(TCP(flags="PA", seq=1, ack=1) / b"data")
+    d.silence(during=2900)
+    d.expect(TCP(flags="PA", seq=1, ack=1) / b"data", within=200)
+
+
 def test_duplicate_syn_gets_same_syn_ack(dialogue):
     d = dialogue()
     listener = d.listen(80)

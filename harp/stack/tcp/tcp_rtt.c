@@ -35,7 +35,11 @@ void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
 void tcp_rtt_sample_handshake(struct harp_tcp *tcp)
 {
   uint64_t rtt = HARP_MAX(tcp->stack->now - tcp->syn_sent, 1);
-  if (tcp->syn_transmits == 1 && tcp_rtt_is_sample(tcp->stack, rtt)) {
+  if (tcp->syn_transmits > 1) {
+    /* RFC 6298, 5.7: three seconds if the RTO was one; it was too short. */
+    const struct harp_stack_config *config = &tcp->stack->config;
+    tcp->rtt.rto = HARP_MIN(3ull * config->rto_initial_us, config->rto_max_us) * NS_PER_US;
+  } else if (tcp->syn_transmits == 1 && tcp_rtt_is_sample(tcp->stack, rtt)) {
     tcp_rtt_sample(tcp, rtt);
   }
 }

@@ -21,7 +21,7 @@ static inline bool tcp_rtt_is_sample(const struct harp_stack *stack, uint64_t rt
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt_ns);
 
 /* Takes the handshake's sample, if it has one: the SYN was sent once (Karn), and this process did
- * not pause since. */
+ * not pause since. The RTO grows if the SYN was sent again. */
 void tcp_rtt_sample_handshake(struct harp_tcp *tcp);
 
 /* Sets the floor of the RTO's RTTVAR term, ns; updates the RTO at once. */
