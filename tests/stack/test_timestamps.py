@@ -145,7 +145,8 @@ def test_paws_forgets_ts_recent_after_24_idle_days(dialogue):
     d.send(TCP(seq=1, ack=1, options=timestamp_option(6_000_000, 1)) / b"x")
     d.expect(TCP(ack=2))
     d.send(TCP(seq=2, ack=1, options=timestamp_option(10, 1)) / b"late", at=d.now + 25 * DAY_MS)
-    d.expect(TCP(flags="A", ack=6))
+    echo = option(d.expect(TCP(flags="A", ack=6)), "Timestamp")[1]
+    assert echo == 10  # the new value replaces the old one, so PAWS protects again
     assert c.recv(100) == b"xlate"
 
 

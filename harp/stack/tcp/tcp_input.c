@@ -95,6 +95,12 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
 
 /* --- Synchronized states (3.10.7.4) --- */
 
+/* RFC 7323, 5.5: after 24 idle days TS.Recent is invalid. */
+static bool recent_is_valid(const struct harp_tcp *tcp)
+{
+  return tcp->stack->now - tcp->ts.recent_time < 24ull * 86400 * NS_PER_S;
+}
+
 /* PAWS (RFC 7323, 5.3 R1): an old timestamp means an old segment. RSTs are exempt. */
 static bool paws_rejects(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
@@ -104,11 +110,7 @@ static bool paws_rejects(struct harp_tcp *tcp, const struct harp_segment *segmen
   if (!segment->has_timestamp) {
     return true; /* RFC 7323, 3.2: drop it once timestamps are negotiated */
   }
-  if (seq_ge(segment->timestamp, tcp->ts.recent)) {
-    return false;
-  }
-  /* RFC 7323, 5.5: after 24 idle days TS.Recent is invalid. */
-  return tcp->stack->now - tcp->ts.recent_time < 24ull * 86400 * NS_PER_S;
+  return seq_lt(segment->timestamp, tcp->ts.recent) && recent_is_valid(tcp);
 }
 
 /* Step 1: whether any part of the segment is in the receive window. */
@@ -448,7 +450,7 @@ static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *
 {
   /* RFC 7323, 4.3 (2): from a segment with SEG.SEQ <= Last.ACK.sent. */
   if (segment->has_timestamp && tcp->timestamps && seq_le(segment->seq, tcp->ack.last_sent) &&
-      seq_ge(segment->timestamp, tcp->ts.recent)) {
+      (seq_ge(segment->timestamp, tcp->ts.recent) || !recent_is_valid(tcp))) {
     tcp->ts.recent = segment->timestamp;
     tcp->ts.recent_time = tcp->stack->now;
   }
