@@ -143,6 +143,24 @@ def test_ready_waits_for_packet_memory(dialogue):
     assert full.number in d.stack.ready()
 
 
+def test_socket_without_references_is_not_writable(dialogue):
+    """A connection refers to at most 4096 packet buffers, whatever SO_SNDBUF says."""
+    d = dialogue(packets=8192, sndbuf=1 << 24, delayed_ack_us=0)
+    c = d.open_passive()
+    d.stack.ready()
+    with pytest.raises(BlockingIOError):
+        while True:
+            c.send(b"x" * 65_536)
+    assert not c.poll() & 4  # POLLOUT
+    d.ignore()
+    assert d.stack.ready() == []
+    d.send(TCP(ack=14_601))
+    d.ignore()
+    assert d.stack.ready() == [c.number]
+    assert c.poll() & 4
+    assert c.send(b"x")
+
+
 def test_ready_reports_shutdown(dialogue):
     d = dialogue()
     c = d.open_passive()

@@ -27,7 +27,8 @@ bool socket_writable(const struct harp_socket *s)
   if (!s->tcp || s->write_shut) {
     return !s->connecting;
   }
-  return !s->connecting && send_space(s) > s->sndbuf / 3 && harp_flow_has_buffer(s->table->stack);
+  return !s->connecting && send_space(s) > s->sndbuf / 3 && harp_flow_room(s->tcp) &&
+         harp_flow_has_buffer(s->table->stack);
 }
 
 ssize_t harp_tcp_send(struct harp_stack *stack, int number, const void *data, size_t length,
