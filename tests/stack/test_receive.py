@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from scapy.layers.inet import TCP
 
-from harp.testing.flights import read_all
+from harp.testing.flights import MSS, read_all
 from harp.testing.wire import pattern
 
 
@@ -288,3 +288,18 @@ def test_unread_data_survives_the_peers_fin(dialogue):
     assert c.recv(100) == b" words"
     assert c.recv(100) == b""
     assert c.recv(100) == b""
+
+
+def test_duplicate_without_sack_causes_no_further_acks(dialogue):
+    """Only SACK has blocks that need a bare ACK beside the data."""
+    d = dialogue(sack=0, delayed_ack_us=0)
+    c = d.open_passive(sack=False, window=MSS)
+    for _ in range(2):
+        d.send(TCP(flags="A", seq=1, ack=1, window=MSS) / b"abc")
+        d.expect(TCP(flags="A", seq=1, ack=4))
+    c.send(bytes(3 * MSS))
+    d.expect(TCP(seq=1, ack=4), length=MSS)
+    for i in range(2):
+        d.send(TCP(flags="A", seq=4 + 3 * i, ack=1 + (i + 1) * MSS, window=MSS) / b"def")
+        d.expect(TCP(seq=1 + (i + 1) * MSS, ack=7 + 3 * i), length=MSS)
+        d.silence()

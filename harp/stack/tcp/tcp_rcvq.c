@@ -122,6 +122,9 @@ static void take_runs(struct harp_tcp *tcp)
 
 void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end)
 {
+  if (!tcp->sack) {
+    return; /* no ACK can report it, so it would wait for ever */
+  }
   bool none = tcp->rcv.dsack_start == tcp->rcv.dsack_end;
   if (none || (seq_le(start, tcp->rcv.dsack_end) && seq_ge(end, tcp->rcv.dsack_start))) {
     tcp->rcv.dsack_start = none ? start : seq_min(start, tcp->rcv.dsack_start);
