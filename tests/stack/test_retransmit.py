@@ -141,6 +141,30 @@ def test_limited_transmit_without_sack(dialogue):
     assert resent(d.drain())[0][1] == 0
 
 
+def test_duplicates_of_spurious_timeout_start_no_recovery(dialogue):
+    """RFC 6582, 3.2 (2): the acknowledgement must cover more than what had been sent when the
+    timeout fired. The duplicates answer the needless retransmissions."""
+    d = dialogue(sack=0, rto_min_us=200_000)
+    c = d.open_passive(sack=False, rtt=50)
+    send_flight(d, c)
+    assert numbers(d.drain(until=d.now + 400)) == [0]
+    d.strict = False
+    for n in (1, 3, 10):
+        d.send(ack(n))
+    d.ignore()
+    c.send(pattern(10 * MSS, 10 * MSS))
+    d.ignore()
+    before = c.tcp_info()["total_retrans"]
+    for _ in range(4):
+        d.send(ack(10))
+    assert 10 not in numbers(d.drain())
+    assert c.tcp_info()["total_retrans"] == before
+    d.send(ack(11))
+    for _ in range(3):
+        d.send(ack(11))
+    assert 11 in numbers(d.drain())
+
+
 # The tail
 
 

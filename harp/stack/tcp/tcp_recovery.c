@@ -20,6 +20,13 @@
 #include "harp/stack/tcp/tcp_tlp.h"
 #include "harp/stack/tcp/tcp_undo.h"
 
+/* Whether duplicate ACKs may answer needless retransmissions of the last recovery: they acknowledge
+ * exactly its end (RFC 6582, 3.2). With timestamps the spurious timeout has been undone before. */
+static bool answers_last_recovery(const struct harp_tcp *tcp)
+{
+  return !tcp->timestamps && tcp->snd.una == tcp->recovery_point;
+}
+
 /* Without SACK: the third duplicate ACK shows that the first segment is lost (RFC 5681, 3.2). A
  * partial ACK in recovery shows that the next one is lost (RFC 6582, 3.2). */
 static void detect_loss_by_duplicates(struct harp_tcp *tcp, const struct harp_ack_result *result)
@@ -30,7 +37,7 @@ static void detect_loss_by_duplicates(struct harp_tcp *tcp, const struct harp_ac
                  seq_lt(tcp->snd.una, tcp->recovery_point);
   tcp->duplicates = advanced ? 0 : tcp->duplicates + result->duplicate;
   bool third = result->duplicate && tcp->duplicates == TCP_DUPTHRESH &&
-               tcp->recovery == RECOVERY_NONE;
+               tcp->recovery == RECOVERY_NONE && !answers_last_recovery(tcp);
   if (!head || head->state != RECORD_IN_FLIGHT || !(partial || third)) {
     return;
   }
