@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from scapy.layers.inet import IP, TCP
 
-from harp.testing.dialogue import make_stack, option
+from harp.testing.dialogue import Sink, make_stack, option
 from harp.testing.frames import check_ipv4
 
 PEER = "192.0.2.2"
@@ -70,6 +70,52 @@ def test_passive_open_isn_depends_on_four_tuple():
         stack.advance(stack.now)
         numbers.add(check_ipv4(stack.take()[0]).seq)
     assert len(numbers) == 20
+
+
+def sent_then_time_wait(d, size):
+    """Sends size bytes without timestamps, and closes first. Returns the absolute SND.NXT."""
+    c = d.open_passive(rtt=1)
+    c.send(bytes(size))
+    sink = Sink()
+    while len(sink.data) < size:
+        assert sink.take(d.drain())
+        d.send(TCP(flags="A", seq=1, ack=sink.ack))
+    c.shutdown(1)
+    d.expect(TCP(flags="FA", seq=1 + size, ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=2 + size))
+    d.expect(TCP(flags="A", seq=2 + size, ack=2))
+    c.close()
+    return d.flow().irs + size + 2
+
+
+def test_reopened_time_wait_uses_new_sequence_numbers(dialogue):
+    """RFC 9293, 3.6.1 (MAY-2): the new ISN is above all numbers of the old connection, also when
+    that has sent faster than the clock of the ISN runs."""
+    d = dialogue()
+    old = sent_then_time_wait(d, 100_000)
+    d.listen(80)
+    d.forget(peer_iss=d.peer_iss + 100_000)
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    assert 0 < (d.flow().irs - old) % 2**32 < 2**31
+
+
+def test_full_accept_queue_keeps_time_wait(dialogue):
+    """The listener drops the SYN, so the old connection still answers for its numbers."""
+    d = dialogue()
+    sent_then_time_wait(d, 10)
+    d.listen(80, backlog=1)
+    for port in (5001, 5002):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.send(
+            TCP(
+                sport=port, flags="A", seq=1, ack=d.expect(TCP(dport=port, flags="SA"))[TCP].seq + 1
+            )
+        )
+    d.send(TCP(flags="S", seq=100_000))
+    d.silence()
+    d.send(TCP(flags="FA", seq=1, ack=12))
+    d.expect(TCP(flags="A", seq=12, ack=2))
 
 
 def ephemeral(seed, count=50):

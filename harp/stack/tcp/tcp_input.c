@@ -510,13 +510,12 @@ void tcp_input(struct harp_stack *stack, struct harp_segment *segment)
   COUNT(stack, tcp_segments_in);
   struct harp_tcp *tcp = tcp_lookup(stack, segment->source, segment->source_port,
                                     segment->destination_port);
-  if (tcp && reopens(tcp, segment) && tcp_listener(stack, segment->destination_port)) {
-    tcp_finish(tcp, 0);
-    tcp = NULL;
+  struct harp_listener *listener = NULL;
+  if (!tcp || reopens(tcp, segment)) {
+    listener = tcp_listener(stack, segment->destination_port);
   }
-  struct harp_listener *listener = tcp ? NULL : tcp_listener(stack, segment->destination_port);
   if (listener) {
-    tcp = tcp_listen_input(listener, segment);
+    tcp = tcp_listen_input(listener, segment, tcp);
   }
   stack->current = tcp;
   if (tcp && tcp->state == TCP_SYN_SENT) {

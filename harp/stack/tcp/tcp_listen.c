@@ -6,6 +6,7 @@
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
 #include "harp/stack/list.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_conn.h"
@@ -15,7 +16,10 @@
 #include "harp/stack/tcp/tcp_segment.h"
 #include "harp/stack/tcp/tcp_times.h"
 
-enum { HALF_OPEN_SHARE = 2 }; /* at most 1/HALF_OPEN_SHARE of the connections may be half-open */
+enum {
+  HALF_OPEN_SHARE = 2, /* at most 1/HALF_OPEN_SHARE of the connections may be half-open */
+  ISN_GAP = 65535,     /* between two connections of a four-tuple, as in Linux */
+};
 
 /* Whether a handshake may begin. Each listener and the stack limit their half-open connections. */
 static bool may_begin(struct harp_listener *listener)
@@ -30,18 +34,34 @@ static bool may_begin(struct harp_listener *listener)
   return !oldest || tcp_drop_half_open(stack, oldest, HALF_OPEN_LEAST_NS);
 }
 
-static void syn_input(struct harp_listener *listener, const struct harp_segment *segment)
+/* Ends a connection in TIME-WAIT. Returns the least ISN of the next one (RFC 9293, 3.6.1, MAY-2): a
+ * fast connection without timestamps may have used numbers beyond the clock of the ISN. SND.NXT is
+ * as hard to guess as the ISN was. */
+static uint32_t end_time_wait(struct harp_tcp *old)
+{
+  uint32_t least = old->snd.nxt + ISN_GAP;
+  tcp_finish(old, 0);
+  return least;
+}
+
+static void syn_input(struct harp_listener *listener, const struct harp_segment *segment,
+                      struct harp_tcp *old)
 {
   struct harp_stack *stack = listener->stack;
   if (tcp_listener_full(listener)) {
     return;
   }
+  bool reopened = old != NULL;
+  uint32_t least = reopened ? end_time_wait(old) : 0;
   struct harp_endpoint peer = {segment->source, segment->source_port};
   struct harp_tcp *tcp = may_begin(listener) ? tcp_create(stack, peer, listener->port, OPENING_SYN)
                                              : NULL;
   if (!tcp) {
     tcp_cookie_send(listener, segment);
     return;
+  }
+  if (reopened) {
+    tcp_set_iss(tcp, seq_max(tcp->snd.iss, least));
   }
   tcp_join_half_open(listener, tcp);
   tcp_take_syn(tcp, listener, segment);
@@ -66,7 +86,7 @@ static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
 }
 
 struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
-                                  const struct harp_segment *segment)
+                                  const struct harp_segment *segment, struct harp_tcp *old)
 {
   struct harp_stack *stack = listener->stack;
   if (segment->flags & FLAG_RST) {
@@ -81,7 +101,7 @@ struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
     return unconnected_ack(listener, segment);
   }
   if ((segment->flags & (FLAG_SYN | FLAG_FIN)) == FLAG_SYN) {
-    syn_input(listener, segment);
+    syn_input(listener, segment, old);
   }
   return NULL;
 }

@@ -5,9 +5,12 @@
 
 struct harp_listener;
 struct harp_segment;
+struct harp_tcp;
 
-/* Returns the new connection if the segment acknowledges a SYN cookie, else NULL. */
+/* Returns the new connection if the segment acknowledges a SYN cookie, else NULL. old: the
+ * connection in TIME-WAIT that the segment may replace; NULL: none. It ends only if the listener
+ * takes the segment. */
 struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
-                                  const struct harp_segment *segment);
+                                  const struct harp_segment *segment, struct harp_tcp *old);
 
 #endif
