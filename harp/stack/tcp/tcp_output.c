@@ -4,6 +4,7 @@
 
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
+#include "harp/stack/pool.h"
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
@@ -14,6 +15,26 @@
 #include "harp/stack/tcp/tcp_transmit.h"
 #include "harp/stack/tcp/tcp_undo.h"
 #include "harp/stack/tcp/tcp_wait.h"
+
+enum { RECORD_RESERVE = 16 }; /* 1/RECORD_RESERVE of the records are not for all new data */
+
+/* Whether new data may take a transmit record. A connection with data in flight leaves some for the
+ * others, and for the splits of lost records: its peer may never acknowledge. */
+static inline bool has_record(const struct harp_tcp *tcp)
+{
+  const struct harp_pool *records = &tcp->stack->records;
+  uint32_t keep = tcp->snd.nxt == tcp->snd.una ? 0 : records->total / RECORD_RESERVE;
+  return records->available > keep;
+}
+
+/* Continues at the next flush if the port is full. If memory is missing, an acknowledgement or the
+ * retransmission timer continues. */
+static void continue_later(struct harp_tcp *tcp)
+{
+  if (tcp->stack->port_full) {
+    tcp_mark_dirty(tcp);
+  }
+}
 
 bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit)
 {
@@ -188,11 +209,11 @@ enum purpose {
 
 /* Sends new data, and our FIN if fin is set, regardless of the windows. All new data is sent here.
  * Returns the sequence space that was sent and recorded; less than length and the FIN if the port
- * is full. */
+ * is full or memory is missing. */
 static inline uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin,
                                 enum purpose purpose)
 {
-  if (tcp->stack->records.available == 0) {
+  if (!has_record(tcp)) {
     return 0;
   }
   bool idle = tcp->snd.nxt == tcp->snd.una;
@@ -252,7 +273,7 @@ static enum output output_new(struct harp_tcp *tcp)
     return OUTPUT_DONE;
   }
   if (send_new(tcp, length, fin, FOR_TRANSFER) < length + fin) {
-    tcp_mark_dirty(tcp);
+    continue_later(tcp);
     return OUTPUT_FULL;
   }
   return OUTPUT_MORE;
@@ -282,7 +303,7 @@ void tcp_output(struct harp_tcp *tcp)
   tcp_cwnd_restart_after_idle(tcp);
   uint32_t before = tcp->snd.nxt;
   if (!output_lost(tcp)) {
-    tcp_mark_dirty(tcp);
+    continue_later(tcp);
     tcp_wait_for(tcp, TCP_WAIT_DEVICE);
     return;
   }
@@ -297,9 +318,9 @@ void tcp_output(struct harp_tcp *tcp)
   if (tcp->snd.nxt != before) {
     tcp_arm_tail_probe(tcp);
   }
-  if (!tcp->flight.first && tcp->snd.nxt != tcp->snd.end && !tcp->snd.fin_sent &&
-      tcp->timers[TIMER_RTO] == TIMER_OFF) {
-    tcp_arm_rto(tcp); /* the persist timer: the send window is too small */
+  bool unsent = tcp->snd.nxt != tcp->snd.end || tcp->snd.fin_queued;
+  if (!tcp->flight.first && unsent && !tcp->snd.fin_sent && tcp->timers[TIMER_RTO] == TIMER_OFF) {
+    tcp_arm_rto(tcp); /* the persist timer: the send window is too small, or no record is free */
     if (tcp->user_timeout_ms && tcp->timers[TIMER_USER] == TIMER_OFF) {
       tcp->last_progress = tcp->stack->now;
       tcp_timer_set(tcp, TIMER_USER, tcp->stack->now + tcp->user_timeout_ms * NS_PER_MS);
@@ -320,21 +341,41 @@ bool tcp_send_new_probe(struct harp_tcp *tcp)
   return length && send_new(tcp, length, false, FOR_TRANSFER);
 }
 
+/* Sends the first segment in flight again, without a change to its record. */
+static bool resend_first(struct harp_tcp *tcp)
+{
+  struct harp_record *record = tcp->flight.first;
+  uint32_t payload = record->end - record->seq - record->fin;
+  record->transmits = 2; /* no RTT sample from it (Karn) */
+  /* A bare FIN needs no window: the peer accepts it at once. */
+  bool fin_sent;
+  return tcp_transmit_payload(tcp, record->reference, record->seq, HARP_MIN(payload, tcp->snd.mss),
+                              payload == 0, &fin_sent) ||
+         fin_sent;
+}
+
+void tcp_resend_without_record(struct harp_tcp *tcp)
+{
+  const struct harp_record *record = tcp->flight.first;
+  bool splits = record->end - record->seq - record->fin > tcp->snd.mss;
+  if (splits && tcp->stack->records.available == 0 && resend_first(tcp)) {
+    COUNT(tcp->stack, tcp_retransmits);
+    COUNT_N(tcp->stack, tcp_retransmit_bytes, tcp->snd.mss);
+    tcp->retransmits++;
+    tcp->bytes_retransmitted += tcp->snd.mss;
+  }
+}
+
 bool tcp_send_window_probe(struct harp_tcp *tcp)
 {
   bool sent;
-  struct harp_record *record = tcp->flight.first;
-  if (record) {
-    uint32_t payload = record->end - record->seq - record->fin;
-    record->transmits = 2; /* no RTT sample from it (Karn) */
-    /* A bare FIN needs no window: the peer accepts it at once. */
-    bool fin_sent;
-    sent = tcp_transmit_payload(tcp, record->reference, record->seq,
-                                HARP_MIN(payload, tcp->snd.mss), payload == 0, &fin_sent) ||
-           fin_sent;
+  if (tcp->flight.first) {
+    sent = resend_first(tcp);
   } else {
-    uint32_t length = HARP_MAX(HARP_MIN(tcp->snd.wnd, tcp->snd.end - tcp->snd.nxt), 1);
-    sent = send_new(tcp, HARP_MIN(length, tcp->snd.mss), false, FOR_WINDOW_PROBE) > 0;
+    uint32_t unsent = tcp->snd.end - tcp->snd.nxt;
+    bool fin = tcp->snd.fin_queued && unsent == 0; /* it has waited for a record */
+    uint32_t length = fin ? 0 : HARP_MAX(HARP_MIN(tcp->snd.wnd, unsent), 1);
+    sent = send_new(tcp, HARP_MIN(length, tcp->snd.mss), fin, FOR_WINDOW_PROBE) > 0;
   }
   COUNT_N(tcp->stack, tcp_window_probes, sent);
   return sent;

@@ -80,6 +80,7 @@ static void rto_timer(struct harp_tcp *tcp)
   } else {
     count_timeout(tcp, tcp->backoff == 1);
     tcp_recovery_on_rto(tcp);
+    tcp_resend_without_record(tcp);
     tcp_mark_dirty(tcp);
   }
   tcp_arm_rto(tcp);
