@@ -17,6 +17,7 @@ from harp.torch import library as lib
 
 # A thread in C handles no signal, so it returns to Python this often for Ctrl-C.
 _LOOK_MS = 500
+END_S = 10.0  # of threads, at most
 
 
 class Operation:
@@ -135,7 +136,8 @@ class HarpWork(dist.Work):  # type: ignore[misc]
     source_rank = _source_rank
 
     def get_future(self) -> Any:
-        """A future with the written tensors. Its callbacks run in a thread of the group."""
+        """A future with the written tensors. Its callbacks run in threads of the group, several
+        at once."""
         if self._future is None:
             base: Any = torch.futures.Future()
             # Only `then` passes an exception on to C++.
@@ -149,21 +151,26 @@ class HarpWork(dist.Work):  # type: ignore[misc]
 
 
 class Completer:
-    """A thread that completes futures, in the order of their operations. It starts with the first
-    future that is asked for."""
+    """Threads that complete futures. A callback may wait for another future, and so may keep its
+    thread: a new thread starts whenever none is idle."""
 
     def __init__(self) -> None:
         self._jobs: "queue.SimpleQueue[Optional[tuple[HarpWork, Any]]]" = queue.SimpleQueue()
-        self._thread: Optional[threading.Thread] = None
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0  # threads that no entry of the queue is for
+        self._ended = False
         self._lock = threading.Lock()
 
     def complete(self, work: HarpWork, future: Any) -> None:
         """Sets the future when the work is over."""
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="harp-futures", daemon=True)
-                self._thread.start()
-        self._jobs.put((work, future))
+            if self._idle:
+                self._idle -= 1
+            else:
+                thread = threading.Thread(target=self._run, name="harp-futures", daemon=True)
+                thread.start()
+                self._threads.add(thread)
+            self._jobs.put((work, future))
 
     def _run(self) -> None:
         while True:
@@ -174,11 +181,19 @@ class Completer:
             work.wait_beside()
             future.set_result(None)
             del job, work, future
+            with self._lock:
+                if self._ended:
+                    return
+                self._idle += 1
 
     def end(self) -> None:
-        """Ends the thread after the futures that it has."""
+        """Ends the threads after the futures that they have. Later futures start new ones."""
         with self._lock:
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            self._jobs.put(None)
-            thread.join(10)
+            self._ended = True
+            for _ in range(self._idle):
+                self._jobs.put(None)
+            self._idle = 0
+            threads, self._threads = self._threads, set()
+        limit = time.monotonic() + END_S
+        for thread in threads - {threading.current_thread()}:
+            thread.join(max(0.0, limit - time.monotonic()))
