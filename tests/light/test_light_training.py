@@ -185,6 +185,35 @@ def test_optimizer_equals_one_process_with_all_batches() -> None:
         assert same(found, right)
 
 
+def by_scheduler() -> list[float]:
+    """A scheduler is made before the distributed optimizer, and another one after it. One parameter
+    has no gradient."""
+    import torch
+    from torch.optim.lr_scheduler import StepLR
+
+    import harp.light.torch as hvd
+
+    hvd.init()
+    net = model()
+    unused = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([*net.parameters(), unused], lr=0.1, momentum=0.9)
+    schedulers = [StepLR(optimizer, 100)]
+    optimizer = hvd.DistributedOptimizer(optimizer)
+    schedulers.append(StepLR(optimizer, 100))
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        backward(net, [hvd.rank()], step)
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    hvd.shutdown()
+    return values(net)
+
+
+def test_scheduler_that_was_made_first_does_not_bypass_the_average() -> None:
+    assert same(run(2, by_scheduler), alone(2))
+
+
 def reductions(early: str) -> tuple[list[float], int]:
     from harp.light.reducer import Reducer
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Callable, Optional
@@ -128,10 +130,30 @@ class Distributed(torch.optim.Optimizer):
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Takes the step of the optimizer's own class, with gradients that are reduced once."""
+        self._light_before_step()
+        return super().step(closure)
+
+    def _light_before_step(self) -> None:
         if not (self._light_skips or self._light_synchronized):
             self.synchronize()
         self._light_synchronized = False
-        return super().step(closure)
+
+    def _light_keep_patch(self) -> None:
+        """A learning-rate scheduler that was made before has put a step of its own into the
+        optimizer, which calls that of the optimizer's former class. It must reduce first."""
+        patched = vars(self).get("step")
+        if patched is None:
+            return
+        before_step = weakref.WeakMethod(self._light_before_step)
+
+        @functools.wraps(patched)  # also keeps the mark by which other schedulers know it
+        def step(*args: Any, **named: Any) -> Any:
+            before = before_step()
+            assert before
+            before()
+            return patched(*args, **named)
+
+        self.step = step  # type: ignore[method-assign]
 
 
 def DistributedOptimizer(
@@ -171,4 +193,5 @@ def DistributedOptimizer(
     optimizer.__class__ = type(kind.__name__, (Distributed, kind), {})
     made: Any = optimizer
     made._distribute(reducer, average, backward_passes_per_step, settings.fusion_bytes)
+    made._light_keep_patch()
     return made
