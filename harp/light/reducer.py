@@ -46,6 +46,7 @@ class Reducer:
             raise ValueError(f"warmup_steps is {warmup_steps}; it must be at least 0")
         self.groups = Groups(self.settings, process_group)
         self.step = 0
+        self._rank = dist.get_rank()  # the job may be over when the state is saved
         self.residuals: dict[torch.Tensor, torch.Tensor] = {}
         self._lane = Lane(self.settings.cycle_ms)
         self._fp16 = fp16
@@ -113,13 +114,13 @@ class Reducer:
         def save(_: Any, state: dict[str, Any]) -> None:
             kept = {number: self.residuals[one].clone() for number, one in enumerate(parameters())
                     if one in self.residuals}  # fmt: skip
-            state[KEY] = {"step": self.step, "rank": dist.get_rank(), "residuals": kept}
+            state[KEY] = {"step": self.step, "rank": self._rank, "residuals": kept}
 
         def load(_: Any, state: dict[str, Any]) -> dict[str, Any]:
             saved = state.get(KEY)
             if saved is not None:
                 self.step = saved["step"]
-                if saved["rank"] == dist.get_rank():
+                if saved["rank"] == self._rank:
                     ours = parameters()
                     self.residuals = {ours[number]: kept.to(ours[number]).clone()
                                       for number, kept in saved["residuals"].items()}  # fmt: skip

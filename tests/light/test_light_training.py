@@ -7,6 +7,7 @@ import copy
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -296,6 +297,29 @@ def round_trip(adam: bool) -> list[bool]:
 def test_residuals_are_saved_and_restored_with_the_optimizer(adam: bool) -> None:
     found = run(2, round_trip, adam, LIGHT_TOPK_ALLREDUCE="1", LIGHT_TOPK_THRESHOLD="0")
     assert found == [[True, False]] * 2
+
+
+def saved_late() -> tuple[int, int]:
+    import torch
+    import torch.distributed as dist
+
+    import harp.light.torch as hvd
+
+    hvd.init()
+    net, rank = model(), hvd.rank()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    hvd.shutdown()
+    dist.barrier()
+    dist.destroy_process_group()
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state)
+    again = dist.FileStore(os.environ["AGAIN"], 2)
+    dist.init_process_group("gloo", store=again, rank=rank, world_size=2)  # light_ranks needs it
+    return state["light"]["rank"], len(state["param_groups"])
+
+
+def test_state_is_saved_after_the_end_of_the_job(tmp_path: Path) -> None:
+    assert run(2, saved_late, AGAIN=str(tmp_path / "again")) == [(0, 1), (1, 1)]
 
 
 def other_rank() -> tuple[int, int]:
