@@ -367,7 +367,7 @@ static int check_own_part(const struct harp_group *group, const struct harp_call
 
 static int check_call(const struct harp_group *group, const struct harp_call *call, char *error)
 {
-  bool single = call->kind == HARP_SEND || call->kind == HARP_RECEIVE;
+  bool single = kind_is_single(call->kind);
   bool rooted = single || call->kind == HARP_REDUCE || call->kind == HARP_BROADCAST ||
                 call->kind == HARP_GATHER || call->kind == HARP_SCATTER;
   bool any = call->kind == HARP_RECEIVE && call->peer == HARP_ANY_RANK;
@@ -394,7 +394,7 @@ static int fill_op(struct harp_group *group, struct harp_op *op, const struct ha
   if (!copy_views(group, op, call) || !schedule_init(&op->schedule, group->ranks)) {
     return say(error, "no memory for an operation");
   }
-  if (call->kind == HARP_SEND || call->kind == HARP_RECEIVE) {
+  if (kind_is_single(call->kind)) {
     op->data = op->views[0].data;
     return 0;
   }

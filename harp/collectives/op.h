@@ -64,6 +64,9 @@ static inline struct harp_op *op_list_remove(struct op_list *list, struct harp_o
   return op;
 }
 
+/* Whether it is a send or a receive, and no collective. */
+static inline bool kind_is_single(int kind) { return kind == HARP_SEND || kind == HARP_RECEIVE; }
+
 /* For messages: "all_reduce". */
 const char *kind_name(int kind);
 

@@ -41,7 +41,7 @@ static void take_posted(struct harp_group *group)
     struct harp_op *op = op_list_remove(&posted, &posted.first);
     if (group->failed) {
       end_op(group, op, OP_FAILED);
-    } else if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE) {
+    } else if (kind_is_single(op->kind)) {
       p2p_add(group, op);
     } else {
       op_list_add(&group->collectives, op);
@@ -309,7 +309,7 @@ static int signalling_peer(struct harp_group *group, struct harp_op *op)
  * not waited for yet. */
 static bool waits_for(struct harp_group *group, struct harp_op *op, int peer, bool sends)
 {
-  if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE) {
+  if (kind_is_single(op->kind)) {
     return op->peer == peer && sends == (op->kind == HARP_SEND);
   }
   if (!sends && signalling_peer(group, op) == peer) {
@@ -365,7 +365,9 @@ static int say_awaited(struct harp_group *group, struct harp_op *op, char *text,
 static void fail_late(struct harp_group *group, struct harp_op *op)
 {
   char whom[AWAITED_NAMED * (HARP_NAME + 40)];
-  int first = say_awaited(group, op, whom, sizeof whom);
+  /* A collective waits for those before it. */
+  struct harp_op *running = kind_is_single(op->kind) ? op : group->collectives.first;
+  int first = say_awaited(group, running, whom, sizeof whom);
   if (first >= 0) {
     windows_leave(&group->windows, first);
   }
@@ -379,13 +381,14 @@ static void fail_late(struct harp_group *group, struct harp_op *op)
 
 struct lateness {
   uint64_t now;
-  struct harp_op *late;
+  struct harp_op *late; /* the one with the first deadline */
 };
 
 static void find_late(struct harp_op *op, void *user)
 {
   struct lateness *lateness = user;
-  if (op->deadline_ns < lateness->now) {
+  bool is_first = !lateness->late || op->deadline_ns < lateness->late->deadline_ns;
+  if (op->deadline_ns < lateness->now && is_first) {
     lateness->late = op;
   }
 }
@@ -417,8 +420,8 @@ static void check_deadlines(struct harp_group *group)
     return;
   }
   group->deadlines_ns = lateness.now;
-  if (group->collectives.first) {
-    find_late(group->collectives.first, &lateness);
+  for (struct harp_op *op = group->collectives.first; op; op = op->next) {
+    find_late(op, &lateness);
   }
   p2p_each(&group->p2p, group->ranks, find_late, &lateness);
   if (lateness.late) {

@@ -62,6 +62,13 @@ def test_late_operation_names_all_ranks_that_it_waits_for(told: dict[str, Any]) 
     assert "it waits for rank 1 on  to send, rank 2 on  to send. Look" in told["absent"]
 
 
+def test_limit_holds_behind_an_earlier_operation(told: dict[str, Any]) -> None:
+    late = told["late behind another"]
+    assert late["states"] == [-1, -1]
+    assert "barrier of rank 0 (0 bytes) has not ended within 300 ms" in late["text"], late
+    assert "it waits for rank 1 on  to send. Look" in late["text"], late
+
+
 def test_forked_child_is_refused_and_does_not_wait(told: dict[str, Any]) -> None:
     """It has none of its parent's threads. The parent goes on."""
     forked = told["forked"]

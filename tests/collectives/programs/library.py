@@ -20,9 +20,10 @@ from typing import Any, Optional
 from c_library import HANDLE, NAME, Call, View, error, library
 
 RANKS = 2
-ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, SEND, RECEIVE = 3, 4, 5, 6, 7, 9, 10
+ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, BARRIER, SEND, RECEIVE = range(3, 11)
 SHORT, LONG = 32768, 3_000_000  # bytes: LINK_SHORT, and a message that is registered
 WAIT_MS = 20_000
+SOON_MS = 8_000  # for a failure, on a busy machine
 LIMIT_MS = 300  # of an operation that cannot end
 LATE_MS = (1 << 64) // 1_000_000 + 1  # as ns, it is a fraction of a millisecond modulo 2^64
 
@@ -40,8 +41,8 @@ def post(
     return c.c_void_p(op) if op else None
 
 
-def end(op: Any) -> int:
-    state = library.harp_op_wait(op, c.c_int64(WAIT_MS), 1, error)
+def end(op: Any, wait: int = WAIT_MS) -> int:
+    state = library.harp_op_wait(op, c.c_int64(wait), 1, error)
     library.harp_op_free(op)
     return int(state)
 
@@ -155,6 +156,18 @@ def wait_for_absent() -> str:
     return sentence
 
 
+def late_behind_another() -> dict[str, Any]:
+    """A barrier of rank 0, behind a gather from rank 1 with a longer limit. Rank 1 calls nothing."""
+    groups, own, parts = make_groups(), zeros(8), [zeros(8), zeros(8)]
+    gather = post(groups[0], GATHER, 0, [own], parts)
+    barrier = post(groups[0], BARRIER, 0, [], [], LIMIT_MS)
+    states = [end(barrier, SOON_MS), end(gather, SOON_MS)]
+    told = {"states": states, "text": error.value.decode()}
+    for group in groups:
+        library.harp_group_destroy(group)
+    return told
+
+
 def refusals(group: Any) -> dict[str, str]:
     """The sentences for outputs that are smaller than what the rank gives itself."""
     # The C library's allocator has room for eight bytes more than the small ones.
@@ -221,6 +234,7 @@ def main() -> None:
         "refusals": refusals(groups[0]),
         "forked": call_in_child(groups),
         "absent": wait_for_absent(),
+        "late behind another": late_behind_another(),
         "negative tag": refuse_tag(groups[0]),
         "stopped peer": fail_beside_stopped(*peer),
     }
