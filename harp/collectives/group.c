@@ -556,7 +556,7 @@ int harp_op_wait(struct harp_op *op, int64_t timeout_ms, int drives, char *error
     pthread_cond_broadcast(&group->changed);
   }
   atomic_fetch_sub(&group->waiters, drives ? 1 : 0);
-  if (has_work(group)) {
+  if (has_work(group) || group->links_left) {
     pthread_cond_signal(&group->wake);
   }
   int state = harp_op_state(op);

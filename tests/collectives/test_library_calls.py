@@ -69,6 +69,10 @@ def test_limit_holds_behind_an_earlier_operation(told: dict[str, Any]) -> None:
     assert "it waits for rank 1 on  to send. Look" in late["text"], late
 
 
+def test_failure_reaches_a_rank_that_nothing_was_under_way_with(told: dict[str, Any]) -> None:
+    assert told["failure elsewhere"] == -1
+
+
 def test_forked_child_is_refused_and_does_not_wait(told: dict[str, Any]) -> None:
     """It has none of its parent's threads. The parent goes on."""
     forked = told["forked"]

@@ -168,6 +168,23 @@ def late_behind_another() -> dict[str, Any]:
     return told
 
 
+def failure_elsewhere() -> int:
+    """The state of a receive of rank 1, after one of rank 0 has passed its limit. Nobody ends the
+    groups before."""
+    groups, byte = make_groups(), zeros(1)
+    for sender in range(RANKS):
+        receiver = 1 - sender
+        received = post(groups[receiver], RECEIVE, sender, [], [byte])
+        sent = post(groups[sender], SEND, receiver, [byte], [])
+        assert end(received) == end(sent) == 1, error.value
+    other = post(groups[1], RECEIVE, 0, [], [byte])
+    assert end(post(groups[0], RECEIVE, 1, [], [byte], LIMIT_MS)) == -1
+    state = end(other, SOON_MS)
+    for group in groups:
+        library.harp_group_destroy(group)
+    return state
+
+
 def refusals(group: Any) -> dict[str, str]:
     """The sentences for outputs that are smaller than what the rank gives itself."""
     # The C library's allocator has room for eight bytes more than the small ones.
@@ -235,6 +252,7 @@ def main() -> None:
         "forked": call_in_child(groups),
         "absent": wait_for_absent(),
         "late behind another": late_behind_another(),
+        "failure elsewhere": failure_elsewhere(),
         "negative tag": refuse_tag(groups[0]),
         "stopped peer": fail_beside_stopped(*peer),
     }
