@@ -4,13 +4,27 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from datetime import timedelta
+from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
 
 from harp.light import names
 from harp.light.settings import SettingError, Settings, variables
+
+
+def timeout_of(group: Any) -> Optional[timedelta]:
+    """The timeout of a process group. None: its backends show none."""
+    own: Optional[timedelta] = getattr(group, "timeout", None)  # of harp's group
+    if own is not None:
+        return own
+    for device in group._device_types:
+        options = getattr(group._get_backend(device), "options", None)
+        own = getattr(options, "_timeout", None)
+        if own is not None:
+            return own
+    return None
 
 
 class Groups:
@@ -23,9 +37,12 @@ class Groups:
 
     def __init__(self, settings: Settings, parent: Optional[dist.ProcessGroup] = None) -> None:
         ranks = dist.get_process_group_ranks(parent or dist.group.WORLD)
-        backend = dist.get_backend(parent)
+        self._options: dict[str, Any] = {"backend": dist.get_backend(parent)}
+        timeout = timeout_of(parent or dist.group.WORLD)
+        if timeout is not None:  # some releases of torch take no None
+            self._options["timeout"] = timeout
         self.size = len(ranks)
-        self.whole = self._new(ranks, backend)
+        self.whole = self._new(ranks)
         self._agree(settings)
         self.intra: Optional[dist.ProcessGroup] = None
         self.inter: Optional[dist.ProcessGroup] = None
@@ -38,13 +55,13 @@ class Groups:
                 )
             row, column = divmod(dist.get_rank(self.whole), self._width)
             inside = ranks[row * self._width : (row + 1) * self._width]
-            self.intra = self._new(inside, backend)
-            self.inter = self._new(ranks[column :: self._width], backend)
+            self.intra = self._new(inside)
+            self.inter = self._new(ranks[column :: self._width])
 
-    @staticmethod
-    def _new(ranks: list[int], backend: str) -> dist.ProcessGroup:
-        """A rank creates only the groups that it is in."""
-        return dist.new_group(ranks, backend=backend, use_local_synchronization=True)
+    def _new(self, ranks: list[int]) -> dist.ProcessGroup:
+        """A rank creates only the groups that it is in. They have the parent's timeout: a lost rank
+        would else hold up a job for half an hour."""
+        return dist.new_group(ranks, use_local_synchronization=True, **self._options)
 
     def _agree(self, settings: Settings) -> None:
         """Ranks that choose different algorithms would wait for each other until the timeout."""

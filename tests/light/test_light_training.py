@@ -172,6 +172,35 @@ def test_a_failed_reduction_raises_in_the_backward_pass() -> None:
     assert all("shape" in text for text in run(2, failing_hook))
 
 
+def late_rank() -> tuple[str, float]:
+    """What the backward pass raises if the other rank does not come, and the seconds until then."""
+    import time
+    from datetime import timedelta
+
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    import harp.light
+
+    group = dist.new_group(timeout=timedelta(seconds=3))
+    net = DistributedDataParallel(model(), process_group=group)
+    net.register_comm_hook(harp.light.State(process_group=group), harp.light.hook)
+    text, began = "", time.monotonic()
+    if dist.get_rank() == 0:
+        try:
+            backward(net, [0], 0)
+        except RuntimeError as error:
+            text = str(error)
+    seconds = time.monotonic() - began
+    dist.barrier()
+    return text, seconds
+
+
+def test_backward_pass_has_the_timeout_of_the_training() -> None:
+    (text, seconds), _ = run(2, late_rank)
+    assert text and seconds < 20  # the job's own is 60 s
+
+
 def by_bucket_sizes() -> list[list[float]]:
     found = []
     for fusion in ("0", "2500", "26214400"):
