@@ -237,7 +237,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._reduce_in_place(lib.REDUCE, tensor_list, opts, opts.rootRank)
 
     def _reduce_scatter_one(self, written: torch.Tensor, read: Tensors, opts: Any) -> Operation:
-        tensors.check([written, *read])
+        tensors.check_alike([written, *read])
         reduction, factor = lib.reduction(opts.reduceOp), lib.premultiplier(opts.reduceOp)
         numbers, dtype = tensors.as_numbers(written, reduction)
         operands = [tensors.premultiplied(tensor, factor) for tensor in read]
@@ -286,7 +286,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._work(operations, tensor_list, opts)
 
     def _all_gather_one(self, written: Tensors, read: torch.Tensor, opts: Any) -> Operation:
-        tensors.check([*written, read])
+        tensors.check_alike([*written, read])
         if len(written) != self._size:
             raise lib.HarpError(
                 f"all_gather needs an output for each of {self._size} ranks, and got {len(written)}"
@@ -325,7 +325,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> HarpWork:
-        tensors.check([*outputs, *inputs])
+        tensors.check_alike([*outputs, *inputs])
         if len(outputs) != self._size or len(inputs) != self._size:
             raise lib.HarpError(f"all_to_all needs {self._size} inputs and outputs, one for a rank")
         return self._work([self._post(lib.ALL_TO_ALL, inputs, outputs, opts)], outputs, opts)
@@ -352,7 +352,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     ) -> HarpWork:
         read, root = tensors.one(input_tensors), opts.rootRank
         written = output_lists[0] if self._rank == root else ()
-        tensors.check([read, *written])
+        tensors.check_alike([read, *written])
         if self._rank == root and len(written) != self._size:
             raise lib.HarpError(f"gather needs {self._size} outputs at the root, one for a rank")
         return self._work([self._post(lib.GATHER, (read,), written, opts, root)], written, opts)
@@ -362,7 +362,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     ) -> HarpWork:
         written, root = tensors.one(output_tensors), opts.rootRank
         read = input_lists[0] if self._rank == root else ()
-        tensors.check([written, *read])
+        tensors.check_alike([written, *read])
         if self._rank == root and len(read) != self._size:
             raise lib.HarpError(f"scatter needs {self._size} inputs at the root, one for a rank")
         return self._work([self._post(lib.SCATTER, read, (written,), opts, root)], [written], opts)

@@ -43,6 +43,18 @@ def check(tensors: Sequence[torch.Tensor], any_order: bool = False) -> None:
             )
 
 
+def check_alike(tensors: Sequence[torch.Tensor]) -> None:
+    """Checks the tensors of one operation, which moves bytes from some to others. Raises HarpError
+    also if their types differ."""
+    check(tensors)
+    kinds = {tensor.dtype for tensor in tensors}
+    if len(kinds) > 1:
+        raise lib.HarpError(
+            "the inputs and outputs of a call must have one type, and these have "
+            f"{', '.join(sorted(map(str, kinds)))}: convert them first"
+        )
+
+
 def one(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The only tensor of a list. Raises HarpError for any other number."""
     if len(tensors) != 1:

@@ -157,7 +157,7 @@ def wait_for_absent() -> str:
 
 
 def late_behind_another() -> dict[str, Any]:
-    """A barrier of rank 0, behind a gather from rank 1 with a longer limit. Rank 1 calls nothing."""
+    """A barrier of rank 0, behind a gather with a longer limit. Rank 1 calls nothing."""
     groups, own, parts = make_groups(), zeros(8), [zeros(8), zeros(8)]
     gather = post(groups[0], GATHER, 0, [own], parts)
     barrier = post(groups[0], BARRIER, 0, [], [], LIMIT_MS)
