@@ -52,7 +52,8 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.others = OtherDevices()
         self._flying: list[Operation] = []  # keeps tensors alive, even if nobody keeps the work
         self._coalesced: Optional[list[HarpWork]] = None
-        self._lock = threading.Lock()
+        # Of threads that post, against one that ends the group. A signal's handler may end it, too.
+        self._lock = threading.RLock()
         self._group = self._join(store)
         self._process = os.getpid()
         self._end = weakref.finalize(self, _destroy, self._group, self._completer, self._process)
@@ -98,13 +99,22 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Closes the links. Unfinished operations fail."""
-        self._end()
+        if self._process != os.getpid():
+            return  # a thread of the parent may have held the lock
+        with self._lock:
+            end = self._end.detach()
+        if end:  # only the first call
+            _, destroy, arguments, _ = end
+            destroy(*arguments)
 
     def abort(self) -> None:
         """Fails all operations of this rank, and so those of the other ranks."""
-        if self._end.alive:
-            reason = f"rank {self._rank} on {rendezvous.own_host()} aborted the process group"
-            lib.library().harp_group_abort(self._group, reason.encode())
+        if self._process != os.getpid():
+            return
+        reason = f"rank {self._rank} on {rendezvous.own_host()} aborted the process group"
+        with self._lock:
+            if self._end.alive:
+                lib.library().harp_group_abort(self._group, reason.encode())
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The limit for operations that are posted from now on."""
@@ -157,8 +167,6 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         reduction: int = 0,
         tag: int = 0,
     ) -> Operation:
-        if not self._end.alive:
-            raise lib.HarpError("this process group was shut down: make a new one")
         if self._process != os.getpid():
             raise lib.HarpError("a forked process has no process group: use that of its parent")
         timeout = getattr(opts, "timeout", self.timeout)
@@ -175,8 +183,10 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             lib.views(read),
             lib.views(written),
         )
-        operation = Operation(lib.post(self._group, call), (*read, *written))
         with self._lock:
+            if not self._end.alive:
+                raise lib.HarpError("this process group was shut down: make a new one")
+            operation = Operation(lib.post(self._group, call), (*read, *written))
             self._flying = [old for old in self._flying if old.state() == lib.PENDING]
             self._flying.append(operation)
         return operation
