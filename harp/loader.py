@@ -75,6 +75,11 @@ def is_harp(path: Path) -> bool:
     return _holds(path, _MARK)
 
 
+def are_harps(content: bytes) -> bool:
+    """Whether these are the bytes of HARP's plugin."""
+    return _MARK in content
+
+
 def lacks_dpdk(path: Path) -> bool:
     """Whether a plugin was built without DPDK."""
     return _holds(path, _NO_DPDK)

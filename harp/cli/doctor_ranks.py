@@ -31,9 +31,13 @@ JOBS = (
     ("MASTER_ADDR", "MASTER_PORT"),
 )
 LARGEST = 64 << 10  # bytes of a ztcp*.conf
+LARGEST_LIBRARY = 64 << 20  # the plugin takes less than 10 MiB without symbols
 SHOWN = 4  # processes in a line
 
-_LIBRARY = re.compile(r"(/\S*/libnccl-net[^/\s]*\.so)$", re.MULTILINE)
+# A line of /proc/PID/maps. The kernel escapes no character of the path but the line's end.
+_LIBRARY = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ \S+ \d+ +(/(?:.*/)?libnccl-net[^/\n]*\.so)$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,10 @@ class View:
 
 def _digest(path: Path) -> str:
     """Tells the contents of a file from others. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
-        return hashlib.sha256(foreign.read_fd(path, fd, LARGEST)).hexdigest()
+        return hashlib.sha256(foreign.read(path, LARGEST, follow=True)).hexdigest()
     except foreign.ForeignError as wrong:
         return str(wrong)
-    finally:
-        os.close(fd)
 
 
 def _files(folder: Path) -> tuple[tuple[str, str], ...]:
@@ -93,24 +94,38 @@ def view(process: Path) -> View:
     )
 
 
-def _has_harp(process: Path, known: dict[tuple[int, int], bool]) -> bool:
-    """Whether a process has loaded HARP's plugin. Raises OSError. known: the answer for each
-    library, by device and inode."""
-    for found in set(_LIBRARY.findall((process / "maps").read_text(errors="replace"))):
-        path = Path(f"{process}/root{found}")
-        status = path.stat()
+Known = dict[tuple[int, int], bool]  # whether a file is HARP's plugin, by device and inode
+
+
+def _is_harp(path: Path, known: Known) -> bool:
+    """Whether a file is HARP's plugin. Raises OSError, or ForeignError for a file that is none."""
+    fd = foreign.open_file(path, follow=True)
+    try:
+        status = os.fstat(fd)
         key = (status.st_dev, status.st_ino)
         if key not in known:
-            known[key] = loader.is_harp(path)
-        if known[key]:
-            return True
+            known[key] = loader.are_harps(foreign.read_fd(path, fd, LARGEST_LIBRARY))
+        return known[key]
+    finally:
+        os.close(fd)
+
+
+def _has_harp(process: Path, known: Known) -> bool:
+    """Whether a process has loaded HARP's plugin. Raises OSError. The process may have put another
+    file into the place of the library since it was loaded."""
+    for found in set(_LIBRARY.findall((process / "maps").read_bytes())):
+        try:
+            if _is_harp(Path(f"{process}/root{os.fsdecode(found)}"), known):
+                return True
+        except foreign.ForeignError:
+            continue
     return False
 
 
 def running() -> list[View]:
     """The processes of this host that have loaded HARP, but this one. Leaves out those that this
     user may not look at."""
-    known: dict[tuple[int, int], bool] = {}
+    known: Known = {}
     found = []
     for process in PROC.iterdir():
         if not process.name.isdigit() or int(process.name) == os.getpid():

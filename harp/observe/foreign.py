@@ -25,16 +25,20 @@ def text(raw: bytes) -> str:
     )
 
 
-def open_file(path: Path, descriptor: bool = False) -> int:
-    """Opens a regular file for reading, and returns the descriptor. Never blocks, for example on a
-    FIFO, and follows no link. descriptor: the path is one in /proc/PID/fd, which is a link. Raises
-    OSError, or ForeignError for another type of file."""
-    follow = 0 if descriptor else os.O_NOFOLLOW
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | follow | os.O_NONBLOCK | os.O_NOCTTY)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise ForeignError(f"{path}: not a regular file")
-    return fd
+def open_file(path: Path, follow: bool = False) -> int:
+    """Opens a regular file for reading, and returns the descriptor. Never blocks, and never opens a
+    device, whose opening may have an effect. follow: follows links, as those of /proc/PID/fd.
+    Raises OSError, or ForeignError for another type of file."""
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            raise ForeignError(f"{path}: not a regular file")
+        # By this path, nobody can put another file into its place.
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as failure:
+        raise OSError(failure.errno, failure.strerror, str(path)) from failure
+    finally:
+        os.close(place)
 
 
 def read_fd(path: Path, fd: int, most: int) -> bytes:
@@ -53,9 +57,9 @@ def read_fd(path: Path, fd: int, most: int) -> bytes:
     return b"".join(parts)
 
 
-def read(path: Path, most: int) -> bytes:
+def read(path: Path, most: int, follow: bool = False) -> bytes:
     """The bytes of a file with at most `most` of them. Raises OSError or ForeignError."""
-    fd = open_file(path)
+    fd = open_file(path, follow)
     try:
         return read_fd(path, fd, most)
     finally:

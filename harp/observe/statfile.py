@@ -384,7 +384,7 @@ def read(path: Path, name: str = "", budget: Optional[_Budget] = None) -> Proces
     """Reads one file. name: the file's name, if the path is one in /proc/PID/fd. budget: bounds the
     bytes that are read, if given. Raises OSError if it cannot be read, StatError if it is wrong."""
     try:
-        fd = foreign.open_file(path, descriptor=bool(name))
+        fd = foreign.open_file(path, follow=bool(name))
 
         def content() -> bytes:
             if budget and not budget.take(os.fstat(fd).st_size):

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,3 +192,91 @@ def test_many_processes_are_abbreviated(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.text.startswith("process 1 uses HARP with")
     views.clear()
     assert list(doctor_ranks.check()) == []
+
+
+# -- processes of users who may want to stop root's doctor
+
+MAPS = """
+import mmap, os, sys
+with open(sys.argv[1], "rb") as file:
+    kept = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+LOOKS = """
+import sys
+from pathlib import Path
+from harp.cli import doctor_ranks
+doctor_ranks.PROC = Path(sys.argv[1])
+print([one.pid for one in doctor_ranks.running()])
+"""
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> Iterator[Callable[[Path], int]]:
+    """Starts a process that maps a file as a library is mapped; its pid."""
+    with ExitStack() as stack:
+
+        def make(path: Path) -> int:
+            process = subprocess.Popen(
+                [sys.executable, "-c", MAPS, path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "HARP_CONF_DIR": str(tmp_path)},
+            )
+            stack.enter_context(process)  # closes its input at the end
+            assert process.stdout and process.stdout.readline() == "ready\n"
+            return process.pid
+
+        yield make
+
+
+def library(path: Path) -> Path:
+    """A file that looks like HARP's plugin."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\0" * 4096 + b"HARP_CONF_DIR\0")
+    return path
+
+
+def looked(proc: Path = doctor_ranks.PROC) -> list[int]:
+    """The processes that doctor finds. It runs in a process that can be ended if it hangs."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKS, proc], capture_output=True, text=True, timeout=60, check=True
+    )
+    return list(json.loads(done.stdout))
+
+
+def test_space_in_path_leads_to_no_other_file(
+    tmp_path: Path, mapped: Callable[[Path], int]
+) -> None:
+    """The end of the path is a path, too, and a FIFO there would never end."""
+    name = "libnccl-net-x.so"
+    os.mkfifo(tmp_path / name)
+    pid = mapped(library(Path(f"{tmp_path}/a {tmp_path}/{name}")))
+    assert pid in looked()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "large"])
+def test_other_file_in_place_of_library_is_not_read(kind: str, tmp_path: Path) -> None:
+    """A process may have mounts of its own."""
+    process = tmp_path / "7"
+    path = library(process / "root/lib/libnccl-net.so")
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        with open(path, "wb") as file:
+            file.truncate(1 << 40)
+    (process / "maps").write_text("7f00-7f01 r--p 00000000 08:01 7    /lib/libnccl-net.so\n")
+    assert looked(tmp_path) == []
+
+
+def test_device_in_place_of_configuration_is_not_opened(tmp_path: Path) -> None:
+    """The open of a socket fails, as that of a device without a driver does."""
+    (tmp_path / "ztcp0.conf").symlink_to("place")
+    with closing(socket.socket(socket.AF_UNIX)) as place:
+        place.bind(str(tmp_path / "place"))
+        ((name, found),) = doctor_ranks._files(tmp_path)
+    assert name == "ztcp0.conf" and found.endswith("not a regular file")
