@@ -44,6 +44,8 @@ _SIZE_MOST = 8 << 20  # bytes of a file; 8 instances and 512 flows take less tha
 FILES_MOST = 256  # files of a user: 16 ranks of a host with 16 NICs each
 BYTES_MOST = 128 << 20  # of a user's files that a scan reads: 400 quiet files of HARP's
 _FLOWS_MOST = 4096  # entries of a file: 8 times as many as HARP writes
+_INSTANCES_MOST = 64  # of a file: 8 times as many as HARP has
+_COUNTERS_MOST = 1024  # of an instance: 8 times as many as HARP has
 _TRIES = 100  # most readings of the flow table to find each entry unchanged
 
 TCP_STATES = (
@@ -322,6 +324,8 @@ def _parse(path: Path, stem: str, read: Callable[[], bytes], alive: bool, uid: i
         or counter_size < _COUNTER.size
         or flow_size < _FLOW.size
         or flows > _FLOWS_MOST
+        or instances > _INSTANCES_MOST
+        or counters > _COUNTERS_MOST
         or table + counters * counter_size > len(data)
         or not counters
         or stride < counters * 8

@@ -389,6 +389,14 @@ def test_damaged_statistics_files_are_refused(run_dir: Path) -> None:
     )
     with pytest.raises(statfile.StatError, match="contradict each other"):
         statfile.read(damaged)
+    # One counter in many instances, and many counters: a reader's dicts would take gigabytes.
+    table, size = struct.unpack_from("=II", good, 48)
+    for instances, counters in ((1 << 15, 1), (1, 1 << 15)):
+        sizes = struct.pack("=IIIIQQ", instances, counters, table, size, len(good), counters * 8)
+        names = b"".join(struct.pack("=60sI", b"c%d" % i, 0) for i in range(counters))
+        damaged.write_bytes(good[:40] + sizes + good[72:table] + names + bytes(4 << 20))
+        with pytest.raises(statfile.StatError, match="contradict each other"):
+            statfile.read(damaged)
     for length in (0, 7, 900, 5000):
         damaged.write_bytes(good[:length])
         with pytest.raises(statfile.StatError, match=str(damaged)):
