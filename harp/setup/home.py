@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from harp.setup.journal import NAME, Journal, only_one
+from harp.setup.journal import NAME, Journal
+from harp.setup.lock import only_one
 from harp.setup.steps import MakeFolder, Step, StepError, sync_folder, unfinished
 
 _OURS = {NAME, unfinished(Path(NAME)).name}
@@ -56,7 +57,8 @@ def sweep(conf: Path) -> Iterator[str]:
         yield f"removed {hidden}, left by a crash"
 
 
-def _make(conf: Path) -> list[Step]:
+def _make(conf: Path, stack: ExitStack) -> list[Step]:
+    """Makes the folder, and locks it before others can see it. The stack keeps the lock."""
     missing = missing_folders(conf)
     top = missing[0]
     hidden = _hidden(top)
@@ -67,6 +69,7 @@ def _make(conf: Path) -> list[Step]:
         os.mkdir(new)
         os.chmod(new, 0o755)
     journal.take_as_made(made)
+    stack.enter_context(only_one(lambda: journal.path.parent))
     os.rename(hidden, top)
     sync_folder(top.parent)
     return made
@@ -74,13 +77,14 @@ def _make(conf: Path) -> list[Step]:
 
 @contextmanager
 def locked(conf: Path) -> Iterator[None]:
-    """Locks out a second set-up, also while the folder does not exist. Raises StepError if one
-    runs."""
-    missing = missing_folders(conf)
-    place = missing[0].parent if missing else conf
+    """Locks out a second set-up, also while the folder does not exist. Waits while one runs.
+    Raises StepError if it does not end."""
+
+    def place() -> Path:
+        missing = missing_folders(conf)
+        return missing[0].parent if missing else conf
+
     with only_one(place):
-        if missing_folders(conf) != missing:
-            raise StepError(f"another harp setup is changing {conf}; wait until it ends")
         yield
 
 
@@ -94,9 +98,7 @@ def opened(conf: Path) -> Iterator[list[Step]]:
         if conf.is_dir():
             yield []
             return
-        made = _make(conf)
-        stack.enter_context(only_one(conf))
-        yield made
+        yield _make(conf, stack)
 
 
 def _holds_only(folder: Path, made: list[Path], conf: Path) -> bool:
@@ -114,13 +116,16 @@ def take_away(journal: Journal, conf: Path) -> Iterator[str]:
     going = [folder for folder in made if _holds_only(folder, made, conf)]
     if going:
         hidden = _hidden(going[0])
-        os.rename(going[0], hidden)
-        sync_folder(hidden.parent)
-        try:
-            _clear(hidden)
-        except OSError:  # a new file appeared in the folder at this moment
-            os.rename(hidden, going[0])
-            going = []
+        # A set-up that finds no folder locks its parent, and sweeps there. It waits for no other
+        # lock meanwhile.
+        with only_one(lambda: hidden.parent):
+            os.rename(going[0], hidden)
+            sync_folder(hidden.parent)
+            try:
+                _clear(hidden)
+            except OSError:  # a new file appeared in the folder at this moment
+                os.rename(hidden, going[0])
+                going = []
     journal.discard()
     for folder in reversed(made):
         if folder in going:

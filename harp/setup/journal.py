@@ -4,11 +4,7 @@ made, so undo works also after a crash."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from harp.setup.kinds import from_row
@@ -103,19 +99,3 @@ class Journal:
         self._begun.pop()
         self._save()
         return said
-
-
-@contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Locks the folder against a second set-up. Raises StepError if one runs."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StepError(
-                f"another harp setup is changing {folder}; wait until it ends"
-            ) from None
-        yield
-    finally:
-        os.close(fd)

@@ -46,6 +46,15 @@ class SetUpHost:
         assert "Traceback" not in done.stderr
         return done
 
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """Starts harp on the host. Its stdout has what it says."""
+        return self.host.popen(
+            [sys.executable, "-m", "harp", *args],
+            self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
     @contextmanager
     def crashing(self) -> Iterator[Callable[..., tuple[int, str]]]:
         """Starts crashing.py on the host. Gives its function run, with args."""

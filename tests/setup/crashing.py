@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harp.cli.main import main
-from harp.setup import arp, bootline, command, host, kernel
+from harp.setup import arp, bootline, command, host, kernel, lock
 
 __all__ = ["command"]  # which main would load in each child
 
@@ -92,6 +92,7 @@ def _child(change: int, args: Sequence[str], said: int) -> None:
 
 if __name__ == "__main__":
     arp.WAIT_S /= 100  # no test of crashes has a host that answers
+    lock.WAIT_S = 0.5  # what has the lock in a test keeps it
     for line in sys.stdin:
         number, *asked = json.loads(line)
         print(json.dumps(run(number, asked)), flush=True)

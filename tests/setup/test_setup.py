@@ -356,7 +356,9 @@ def test_concurrent_setup_is_refused(host: Host) -> None:
     host.harp("setup", "--yes")
     fd = os.open(host.conf, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    assert "another harp setup" in host.harp("setup", "undo", code=1).stderr
+    with host.crashing() as run:  # which does not wait for long
+        status, said = run(-1, "setup", "undo")
+    assert status == 1 and "another harp setup" in said
     os.close(fd)
 
 
@@ -436,6 +438,41 @@ def test_folders_in_use_are_kept(host: Host) -> None:
 def test_concurrent_first_setup_is_refused(host: Host) -> None:
     fd = os.open(host.tools.parent, os.O_RDONLY)  # the parent of the first folder that set-up makes
     fcntl.flock(fd, fcntl.LOCK_EX)
-    assert "another harp setup" in host.harp("setup", "--yes", code=1).stderr
+    with host.crashing() as run:
+        status, said = run(-1, "setup", "--yes")
+    assert status == 1 and "another harp setup" in said
     os.close(fd)
     assert not host.tools.exists()
+
+
+SETUPS = 8
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forwarding")
+def test_setups_at_once_wait_for_each_other(host: Host) -> None:
+    """As the prologs of several jobs on a node do: on a new host, and on one that is set up."""
+    before = host.state()
+    for _ in range(2):
+        running = [host.start("setup", "apply", *OWN_ARGUMENTS) for _ in range(SETUPS)]
+        said = [process.communicate(timeout=120)[0] for process in running]
+        assert [process.returncode for process in running] == [0] * SETUPS, said
+        rows = json.loads(host.harp("setup", "status", "--json").stdout)["steps"]
+        assert [row["kind"] for row in rows] == ["folder"] * 3 + ["blackhole", "file"]
+    host.harp("setup", "undo")
+    assert host.state() == before
+
+
+def test_undo_waits_for_a_first_setup_beside_it(host: Host) -> None:
+    """That one sweeps the place of the folder that undo takes away."""
+    before = host.state()
+    host.harp("setup", "--yes")
+    fd = os.open(host.tools.parent, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    with host.crashing() as run:
+        status, said = run(-1, "setup", "undo")
+    assert status == 1 and "another harp setup" in said
+    assert host.conf.is_dir()
+    os.close(fd)
+    host.harp("setup", "undo")
+    assert host.state() == before
