@@ -91,6 +91,12 @@ def addresses(name: str) -> list[str]:
     return re.findall(r"\binet (\d+\.\d+\.\d+\.\d+(?:/\d+)?)", listed)
 
 
+def with_address(address: str) -> set[str]:
+    """The interfaces with this IPv4 or IPv6 address (no prefix)."""
+    lines = (line.split() for line in ip("-o", "addr", "show").splitlines())
+    return {words[1] for words in lines if words[3].partition("/")[0] == address}
+
+
 def interface(name: str) -> Optional[Interface]:
     """The interface of that name; None if there is none in this network namespace."""
     folder = net() / name

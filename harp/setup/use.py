@@ -24,19 +24,21 @@ def _metric(line: str) -> int:
     return int(found.group(1)) if found else 0
 
 
+def _best_default(family: str) -> set[str]:
+    """The interfaces of the family's best default route."""
+    # A multipath route takes several lines; only the first has the metric.
+    found: dict[int, set[str]] = {}
+    metric = 0
+    for line in host.ip(family, "route", "show", "default").splitlines():
+        metric = metric if line.startswith((" ", "\t")) else _metric(line)
+        if _dev(line):
+            found.setdefault(metric, set()).add(_dev(line))
+    return found[min(found)] if found else set()
+
+
 def default_interfaces() -> set[str]:
     """The interfaces of the best default route: of IPv4, or else of IPv6."""
-    for family in FAMILIES:
-        # A multipath route takes several lines; only the first has the metric.
-        found: dict[int, set[str]] = {}
-        metric = 0
-        for line in host.ip(family, "route", "show", "default").splitlines():
-            metric = metric if line.startswith((" ", "\t")) else _metric(line)
-            if _dev(line):
-                found.setdefault(metric, set()).add(_dev(line))
-        if found:
-            return found[min(found)]
-    return set()
+    return next(filter(None, map(_best_default, FAMILIES)), set())
 
 
 # -- the ssh session of this process
@@ -69,11 +71,10 @@ def session_interfaces() -> set[str]:
     client, here = _session()
     if not client:
         return set()
-    found = {
-        one.name
-        for one in host.interfaces()
-        if here in (address.partition("/")[0] for address in one.addresses)
-    }
+    scope = here.partition("%")[2]
+    if scope:  # a link-local address of IPv6 names its interface
+        return {scope}
+    found = host.with_address(here)
     try:
         found.add(_dev(host.ip("route", "get", client)))
     except host.HostError:
@@ -83,8 +84,9 @@ def session_interfaces() -> set[str]:
 
 def never(name: str) -> str:
     """The reason why HARP never takes the interface's NIC; "" if it may."""
-    if name in default_interfaces():
-        return "it carries the default route"
+    for family, kind in zip(FAMILIES, ("", "IPv6 ")):
+        if name in _best_default(family):
+            return f"it carries the {kind}default route"
     if name in session_interfaces():
         return "it carries the ssh session that you work in"
     return ""
@@ -153,7 +155,8 @@ def uses(settings: Settings) -> list[str]:
     if len(settings.ipv4) > 1:
         found.append(f"it has {len(settings.ipv4)} IPv4 addresses, and HARP takes one")
     found += [f"the route {route[3:]}" for route in settings.routes if _serves_others(route)]
-    for protocol, count in _sockets({one.partition("/")[0] for one in settings.ipv4}).items():
+    own = {one.split()[0].partition("/")[0] for one in settings.addresses}
+    for protocol, count in _sockets(own).items():
         if count:
             found.append(f"{_counted(count, f'{protocol} socket')} on its address")
     captures = _packet_sockets(folder)

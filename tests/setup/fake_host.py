@@ -112,10 +112,11 @@ class FakeHost:
         """The output of ip(8)."""
         listed: list[str] = []
         if "addr" in args:
-            for address in self.addresses.get(args[-1], []):
-                family = "inet6" if ":" in address else "inet"
-                scope = "link" if address.startswith("fe80") else "global"
-                listed.append(f"3: {args[-1]}    {family} {address} scope {scope} {args[-1]}\\  x")
+            for name in self.addresses if args[-1] == "show" else args[-1:]:
+                for address in self.addresses.get(name, []):
+                    family = "inet6" if ":" in address else "inet"
+                    scope = "link" if address.startswith("fe80") else "global"
+                    listed.append(f"3: {name}    {family} {address} scope {scope} {name}\\  x")
         elif args[:2] == ("route", "get"):
             if args[2] not in self.towards:
                 raise host.HostError("RTNETLINK answers: Network is unreachable")

@@ -15,7 +15,7 @@ import pytest
 from fake_host import GIB_KB, ID, POOL, FakeHost
 
 from harp import _tables, loader, nccl_plugin_path
-from harp.setup import bootline, command, host, nics, pages, pci
+from harp.setup import bootline, command, host, nics, pages, pci, use
 from harp.setup.bind import Bind
 from harp.setup.dpdk import Choice, advice, resolved
 from harp.setup.plan import plan
@@ -78,6 +78,28 @@ def test_ssh_nic_is_never_given_away(here: str, by_parent: bool, fake: FakeHost)
     assert "HARP may not take over eth1: it carries the ssh session" in said
 
 
+@pytest.mark.parametrize("here", ["fd00:3::7", "fe80::7%eth1"])
+def test_nic_of_an_ssh_session_over_ipv6_is_never_given_away(here: str, fake: FakeHost) -> None:
+    """The local address suffices, also without a route to the client."""
+    fake.addresses["eth1"] += ["fd00:3::7/64", "fe80::7/64"]
+    fake.work_over_ssh("fe80::1%eth1" if "%" in here else "fd00:7::7", here)
+    fake.towards["fe80::1"] = "fe80::1 dev eth0 src fe80::9"  # of a host with the same address
+    said = refusal(f"dpdk:{ID}", even_if_used=True)
+    assert "HARP may not take over eth1: it carries the ssh session" in said
+    assert not use.never("eth0").startswith("it carries the ssh")
+
+
+def test_nic_of_the_ipv6_default_route_is_never_given_away(fake: FakeHost) -> None:
+    """Beside IPv4's on another NIC, whose interface jobs still share by default."""
+    fake.default_routes.append("default via fe80::1 dev eth1 proto ra metric 1024 pref medium")
+    said = refusal(f"dpdk:{ID}", even_if_used=True)
+    assert said.endswith("HARP may not take over eth1: it carries the IPv6 default route")
+    assert use.never("eth0") == "it carries the default route"
+    assert [one.device for one in command.unnamed(False)] == ["packet:eth0"]
+    fake.default_routes.pop(0)
+    assert [one.device for one in command.unnamed(False)] == ["packet:eth1"]
+
+
 def test_default_route_nic_is_never_given_away(fake: FakeHost) -> None:
     said = refusal("dpdk:0000:00:04.0", even_if_used=True)
     assert said == "dpdk:0000:00:04.0: HARP may not take over eth0: it carries the default route"
@@ -123,6 +145,12 @@ def with_a_connection(fake: FakeHost) -> None:
     fake.write("proc/net/tcp6", f"{head} 0: {mapped} 0 0A\n")
 
 
+def with_an_ipv6_connection(fake: FakeHost) -> None:
+    fake.addresses["eth1"] += ["fd00:3::7/64", "fe80::7/64"]
+    own = "030000FD" + "0" * 16 + "07000000:1F90"
+    fake.write("proc/net/tcp6", f"  sl  local_address rem_address   st\n 0: {own} 0 01\n")
+
+
 def with_a_capture(fake: FakeHost) -> None:
     fake.write("proc/net/packet", "sk RefCnt Type Proto Iface R\nff 3 3 0003 1 1\nff 3 3 3 0 1\n")
 
@@ -140,6 +168,7 @@ USES: dict[str, tuple[Callable[[FakeHost], None], str]] = {
     "vlan": (under_a_vlan, "eth1.7 runs over it. "),
     "route": (with_a_route, "the route 10.7.0.0/16 via 10.0.3.1 proto static. "),
     "tcp": (with_a_connection, "2 TCP sockets on its address. "),
+    "tcp6": (with_an_ipv6_connection, "1 TCP socket on its address. "),
     "capture": (with_a_capture, "1 packet socket. "),
     "addresses": (with_two_addresses, "it has 2 IPv4 addresses"),
     "functions": (with_virtual_functions, "it has virtual functions. "),
