@@ -22,7 +22,7 @@ from harp.setup.request import (
     is_on_interface,
     place_of,
 )
-from harp.setup.steps import Blackhole, MakeFolder, Step, WriteFile
+from harp.setup.steps import Blackhole, MakeFolder, Step, WriteFile, read_file
 
 CONF_DIR = Path("/usr/local/tfabric/tools/config")
 
@@ -252,7 +252,7 @@ def _assigned(requests: list[Request], files: list[Existing]) -> list[Optional[E
 
 def _file(request: Request, folder: Path, file: Optional[Existing], taken: set[str]) -> WriteFile:
     if file is not None:
-        before = file.path.read_text(errors="surrogateescape")
+        before = read_file(file.path)
         return WriteFile(str(file.path), updated(before, request.settings), before)
     number = 0
     while f"ztcp{number}.conf" in taken:

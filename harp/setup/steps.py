@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
+from harp.observe import foreign
 from harp.setup import host, leftovers
 from harp.setup.folders import FolderError, make_folder
 
@@ -35,13 +36,18 @@ def unfinished(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
+def read_file(path: Path) -> str:
+    """The text of a file of any bytes: `write_file` writes the same bytes. Raises OSError."""
+    return path.read_bytes().decode("utf-8", "surrogateescape")
+
+
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
     """Replaces a file atomically, by a rename. The new file is on disk when this returns."""
     new = unfinished(path)
     new.unlink(missing_ok=True)  # left by a killed write, or a link of another user
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(fd, "w") as file:
-        file.write(text)
+    with os.fdopen(fd, "wb") as file:
+        file.write(text.encode("utf-8", "surrogateescape"))
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)
@@ -75,7 +81,7 @@ def is_claimed(path: Path) -> bool:
 
 def _read(path: Path) -> Optional[str]:
     try:
-        return path.read_text(errors="surrogateescape")
+        return read_file(path)
     except FileNotFoundError:
         return None
 
@@ -176,7 +182,8 @@ class WriteFile(Step):
         return self.path
 
     def describe(self) -> str:
-        lines = [line for line in self.text.splitlines() if line and not line.startswith("#")]
+        raw = self.text.encode("utf-8", "surrogateescape").splitlines()
+        lines = [foreign.text(line) for line in raw if line and not line.startswith(b"#")]
         return f"{'change' if self.before is not None else 'write'} {self.path}: {', '.join(lines)}"
 
     def in_place(self) -> bool:

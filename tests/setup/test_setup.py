@@ -339,6 +339,29 @@ def test_undo_keeps_edited_file_aside(host: Host) -> None:
     assert "flows = 3" in (host.conf / "ztcp0.conf.edited").read_text()
 
 
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_files_of_any_bytes_are_kept(locale: str, host: Host) -> None:
+    """A comment may be in Latin-1, and lines may end as on Windows."""
+    host.environment |= {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    host.environment["PYTHONIOENCODING"] = "utf-8"
+    host.conf.mkdir(parents=True)
+    path = host.conf / "ztcp0.conf"
+    mine = b"# f\xfcr\r\ndevice = packet:eth0\nmtu = 1400 # \xfc\x1b\n"
+    path.write_bytes(mine)
+    said = host.harp("setup", "--yes", "--set", "flows=2").stdout
+    assert "mtu = 1400 # \ufffd\\x1b, address = kernel, flows = 2" in said
+    edited = path.read_bytes() + b"# Stra\xdfe\n"
+    assert edited.startswith(b"# f\xfcr\n")
+    path.write_bytes(edited)
+    host.harp("setup", "--yes", "--set", "flows=4")
+    edited = path.read_bytes() + b"# \xff\n"
+    path.write_bytes(edited)
+    assert f"edited   file {path}\n" in host.harp("setup", "status").stdout
+    host.harp("setup", "undo")
+    assert path.read_bytes() == mine
+    assert (host.conf / "ztcp0.conf.edited").read_bytes() == edited
+
+
 def test_claimed_file_is_not_changed(host: Host) -> None:
     host.harp("setup", "--yes")
     path = host.conf / "ztcp0.conf"
