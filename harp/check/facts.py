@@ -65,14 +65,12 @@ def _fingerprint(nonce: str) -> str:
 
 
 def _conflict(interface: host.Interface, address: str) -> str:
-    """The hardware address of another host with this kernel's address; "" for none. Raises
-    HostError."""
+    """The hardware address of another host with this kernel's address; "" for none."""
     try:
         found = arp.holder(interface.name, address, interface.mac)
     except OSError:  # no right to ask, or no link: doctor reports it
         return ""
-    own = {one.mac for one in host.interfaces()}
-    return found if found and found not in own else ""
+    return found if found and found not in host.macs() else ""
 
 
 def _nic(path: Path, values: dict[str, tuple[str, str]]) -> Facts:

@@ -102,6 +102,12 @@ def interface(name: str) -> Optional[Interface]:
     folder = net() / name
     if "/" in name or not name or not folder.is_dir():
         return None
+    try:
+        listed = addresses(name)
+    except HostError:
+        if folder.is_dir():
+            raise
+        return None  # it went meanwhile, as those of containers do
     return Interface(
         name=name,
         ethernet=sysfs.text(folder / "type") == _ETHERNET,
@@ -111,7 +117,7 @@ def interface(name: str) -> Optional[Interface]:
         mac=sysfs.text(folder / "address"),
         driver=sysfs.link(folder / "device" / "driver"),
         bridge=(folder / "bridge").is_dir(),
-        addresses=addresses(name),
+        addresses=listed,
     )
 
 
@@ -119,6 +125,11 @@ def interfaces() -> list[Interface]:
     """All interfaces of this network namespace, sorted by name."""
     found = (interface(name) for name in sysfs.names(net()))
     return [one for one in found if one]
+
+
+def macs() -> set[str]:
+    """The hardware addresses of all interfaces of this network namespace."""
+    return {sysfs.text(net() / name / "address") for name in sysfs.names(net())}
 
 
 def vlans(name: str) -> list[str]:

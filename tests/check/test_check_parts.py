@@ -17,6 +17,7 @@ from harp.check import (
     blame,
     broken,
     expect,
+    facts,
     frames,
     launcher,
     reach,
@@ -28,6 +29,7 @@ from harp.check import (
 from harp.check.hosts import Host
 from harp.check.pace import Pace
 from harp.check.rendezvous import Rendezvous, RendezvousError
+from harp.setup import arp, host, sysfs
 
 
 def hosts(count: int, **facts: Any) -> list[Host]:
@@ -375,3 +377,23 @@ def test_second_rank_of_a_number_is_refused(tmp_path: Path) -> None:
         thread.join(20)
     for rank in (lead, one, twin):
         rank.close()
+
+
+def test_only_the_mac_of_another_host_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found without a question for each interface: one that vanishes would end the check."""
+    for name, mac in (("eth0", "02:00:00:00:00:01"), ("eth1", "02:00:00:00:00:02")):
+        folder = tmp_path / "sys/class/net" / name
+        folder.mkdir(parents=True)
+        (folder / "address").write_text(f"{mac}\n")
+
+    def refuse(*args: str) -> str:
+        raise host.HostError("no such interface")
+
+    monkeypatch.setattr(sysfs, "ROOT", tmp_path)
+    monkeypatch.setattr(host, "ip", refuse)
+    mine = host.Interface("eth0", True, True, True, 1500, "02:00:00:00:00:01", "", False, [])
+    for found, said in (("02:00:00:00:00:02", ""), ("02:00:00:00:00:03", "02:00:00:00:00:03")):
+        monkeypatch.setattr(arp, "holder", lambda *_, found=found: found)
+        assert facts._conflict(mine, "10.0.0.1") == said

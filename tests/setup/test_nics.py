@@ -119,6 +119,31 @@ def test_lowest_metric_is_the_default_route(fake: FakeHost) -> None:
     assert "default route" in refusal("dpdk:0000:00:04.0")
 
 
+def test_interface_that_vanishes_is_skipped(
+    fake: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interface of a container that ends, between the listing and the question for it."""
+    fake.add_nic("veth7", "pci0000:00/0000:00:07.0")
+    known = fake.ip
+
+    def ip(*args: str) -> str:
+        if args[-1] == "veth7":
+            (fake.root / "sys/class/net/veth7").unlink(missing_ok=True)
+            raise host.HostError('Device "veth7" does not exist.')
+        return known(*args)
+
+    monkeypatch.setattr(host, "ip", ip)
+    assert [one.name for one in host.interfaces()] == ["eth0", "eth1"]
+    assert host.interface("veth7") is None
+
+    def refuse(*args: str) -> str:
+        raise host.HostError("the kernel refuses")
+
+    monkeypatch.setattr(host, "ip", refuse)
+    with pytest.raises(host.HostError, match="the kernel refuses"):
+        host.interfaces()
+
+
 def interface(fake: FakeHost, name: str) -> Path:
     return (fake.root / "sys/class/net" / name).resolve()
 
