@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from harp.setup import home
 from harp.setup.dpdk import Choice
 from harp.setup.journal import Journal
-from harp.setup.plan import check_holders, conf_dir, plan
+from harp.setup.plan import check_holders, conf_dir, existing_files, plan
 from harp.setup.request import Request
+from harp.setup.stale import stale
 from harp.setup.steps import Step
 
 
@@ -20,16 +21,19 @@ def planned(requests: list[Request], choice: Choice) -> list[Step]:
     return steps
 
 
-def apply(requests: list[Request], choice: Choice) -> list[Step]:
-    """Makes the missing steps and returns them. Another apply continues after a failure or a
-    crash in the middle, and undo reverts. Raises PlanError, StepError, HostError or OSError."""
+def apply(requests: list[Request], choice: Choice) -> tuple[list[Step], list[str]]:
+    """Makes the missing steps, and undoes those of earlier choices that no file needs any more.
+    Returns the steps that it made, and a line for each one that it undid. Another apply continues
+    after a failure or a crash in the middle, and undo reverts. Raises PlanError, StepError,
+    HostError or OSError."""
     planned(requests, choice)  # a refused request must leave no folder behind
     with home.opened(conf_dir()) as made:
         journal = Journal(conf_dir())
         steps = plan(requests, choice, journal.steps)
         for step in steps:
             journal.carry_out(step)
-    return made + steps
+        undone = [journal.undo(step) for step in stale(journal.steps, existing_files(conf_dir()))]
+    return made + steps, [line for line in undone if line]
 
 
 def undo() -> Iterator[str]:
@@ -42,7 +46,7 @@ def undo() -> Iterator[str]:
             return
         journal = Journal(conf)
         while not all(home.is_home(step, conf) for step in journal.steps):
-            said = journal.undo_last()
+            said = journal.undo(journal.steps[-1])
             if said:
                 yield said
         yield from home.take_away(journal, conf)

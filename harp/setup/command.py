@@ -257,13 +257,15 @@ def _plan(options: dict[str, Any]) -> tuple[list[Request], list[Step]]:
 
 def _apply(requests: list[Request], choice: dpdk.Choice, as_json: bool) -> None:
     try:
-        steps = apply_steps(requests, choice)
+        steps, undone = apply_steps(requests, choice)
         advice = dpdk.advice(Journal(conf_dir()).steps)
     except FAILURES as failure:
         raise _fail(failure) from failure
     if as_json:
-        _report(steps, True, result=SUCCESS, advice=advice)
+        _report(steps, True, undone=undone, result=SUCCESS, advice=advice)
         return
+    for line in undone:
+        click.echo(f"  {line}: no file needs that step any more")
     for line in advice:
         click.echo(f"note: {line}")
     click.echo(SUCCESS)

@@ -91,11 +91,11 @@ class Journal:
         self._begun[i] = False
         self._save()
 
-    def undo_last(self) -> str:
-        """Undoes the last step. Returns a line that says what it did, "" for nothing. Raises
-        StepError, HostError or OSError."""
-        said = self.steps[-1].undo()
-        self.steps.pop()
-        self._begun.pop()
+    def undo(self, step: Step) -> str:
+        """Undoes a step of the journal, and forgets it. Returns a line that says what it did, ""
+        for nothing. Raises StepError, HostError or OSError."""
+        said = step.undo()
+        i = self._find(step)
+        del self.steps[i], self._begun[i]
         self._save()
         return said

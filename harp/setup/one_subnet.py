@@ -13,7 +13,7 @@ subnet leads out of one of them, and the kernel drops requests that arrive on an
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -60,6 +60,15 @@ def groups(names: Iterable[str]) -> list[Group]:
         else:
             group.names.append(name)
     return [group for group in found if len(group.names) > 1]
+
+
+def concerned(names: Sequence[str]) -> set[str]:
+    """Those of these interfaces that may need the steps: all that are in a group, and all of
+    several if one has no address now, for example during boot."""
+    found = [host.interface(name) for name in names]
+    if len(names) > 1 and not all(one and one.addresses for one in found):
+        return set(names)
+    return {name for group in groups(names) for name in group.names}
 
 
 def effective(interface: str, key: str) -> int:

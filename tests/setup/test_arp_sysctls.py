@@ -73,6 +73,20 @@ def test_sysctls_are_set_and_restored(host: Host) -> None:
     assert host.state() == before
 
 
+def test_values_are_restored_when_one_nic_is_left(host: Host) -> None:
+    host.harp("setup", "apply", *BOTH)
+    host.host.run(["ip", "link", "set", NICS[1], "down"])
+    host.host.run(["ip", "address", "flush", "dev", NICS[1]])
+    host.harp("setup", "apply", "--device", f"packet:{NICS[0]}")
+    assert values_of(host, NICS[0]) == KEYS, "the other one may get its address yet"
+    host.host.run(["ip", "link", "set", NICS[1], "up"])
+    own = ("--device", f"packet:{NICS[1]}", "--address", "10.79.0.9/24")
+    host.harp("setup", "apply", *own)
+    assert [values_of(host, name) for name in NICS] == [OFF, OFF]
+    assert "sysctl" not in host.harp("setup", "status").stdout
+    host.harp("setup", "undo")
+
+
 def test_lost_values_are_set_again(host: Host) -> None:
     """As after a reboot. Undo still restores the first values."""
     host.harp("setup", "apply", *BOTH)

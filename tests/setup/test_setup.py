@@ -17,7 +17,7 @@ import pytest
 Host = Any  # conftest's SetUpHost
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
-OWN = "10.77.0.102"
+OWN, OTHER = "10.77.0.102", "10.77.0.104"
 OWN_ARGUMENTS = ("--device", "packet:eth0", "--address", f"{OWN}/24")
 
 
@@ -109,6 +109,25 @@ def test_setup_restores_missing_route(host: Host) -> None:
     assert len(json.loads(host.harp("setup", "status", "--json").stdout)["steps"]) == 5
     host.harp("setup", "undo")
     assert blackholes(host) == ""
+
+
+@pytest.mark.usefixtures("forwarding")
+def test_route_of_an_earlier_address_is_removed(host: Host) -> None:
+    """Also from the journal: restore does not make it again, and status would miss it for ever."""
+    before = host.state()
+    host.harp("setup", "apply", *OWN_ARGUMENTS)
+    other = ("--device", "packet:eth0", "--address", f"{OTHER}/24")
+    assert f"removed the blackhole route for {OWN}: " in host.harp("setup", "apply", *other).stdout
+    assert blackholes(host) == f"blackhole {OTHER}"
+    host.host.run(["ip", "route", "del", "blackhole", f"{OTHER}/32"])  # as a reboot does
+    host.harp("setup", "status", code=1)
+    host.harp("setup", "restore")
+    assert blackholes(host) == f"blackhole {OTHER}"
+    host.harp("setup", "status")
+    done = host.harp("setup", "apply", *OWN_ARGUMENTS, "--json").stdout
+    assert json.loads(done)["undone"] == [f"removed the blackhole route for {OTHER}"]
+    host.harp("setup", "undo")
+    assert host.state() == before
 
 
 @pytest.mark.usefixtures("forwarding")

@@ -83,6 +83,15 @@ def test_packet_device_changes_no_setting_and_becomes_xdp(wide: Host) -> None:
     wide.harp("setup", "undo")
 
 
+def test_settings_go_when_the_nic_becomes_a_packet_device(wide: Host) -> None:
+    wide.harp("setup", "apply", *DEVICE)
+    done = wide.harp("setup", "apply", "--device", f"packet:{NIC}").stdout
+    assert f"set {NIC} queues to {QUEUES} again: no file needs that step any more" in done
+    assert queues(wide) == QUEUES
+    assert f"nic {NIC}" not in wide.harp("setup", "status").stdout
+    wide.harp("setup", "undo")
+
+
 @pytest.mark.parametrize("first, second", [("xdp", "xdp"), ("xdp", "packet"), ("packet", "xdp")])
 def test_one_file_serves_an_interface_with_xdp(host: Host, first: str, second: str) -> None:
     args = ["--device", f"{first}:eth0", "--address", "10.77.0.111/24"]
