@@ -25,8 +25,8 @@ def make_folder(path: str, mode: int) -> None:
     try:
         names = Path(os.path.abspath(path)).parts[1:]
         for name in names[:-1]:
-            at = _replace(at, _enter(at, name, path, os.O_PATH, _is_everybodys(at)))
-        at = _replace(at, _enter(at, names[-1], path, os.O_RDONLY, True))
+            at = _replace(at, _enter(at, name, 0o755, path, os.O_PATH, _is_everybodys(at)))
+        at = _replace(at, _enter(at, names[-1], mode, path, os.O_RDONLY, True))
         os.fchmod(at, mode)
     finally:
         os.close(at)
@@ -41,11 +41,21 @@ def _is_everybodys(fd: int) -> bool:
     return bool(os.fstat(fd).st_mode & stat.S_IWOTH)
 
 
-def _enter(at: int, name: str, path: str, how: int, wary: bool) -> int:
+def _make(at: int, name: str, mode: int) -> None:
+    """Makes a folder that has these permission bits at once: a set-up that finds a folder after a
+    crash leaves it as it is. Raises FileExistsError."""
+    before = os.umask(0)
+    try:
+        os.mkdir(name, mode, dir_fd=at)
+    finally:
+        os.umask(before)
+
+
+def _enter(at: int, name: str, mode: int, path: str, how: int, wary: bool) -> int:
     """Opens the folder `name` in `at`, and makes it if it is missing. `wary`: follow no link, and
     check the owner. Returns the descriptor, which the caller closes."""
     try:
-        os.mkdir(name, 0o755, dir_fd=at)
+        _make(at, name, mode)
         wary = True
     except FileExistsError:
         pass

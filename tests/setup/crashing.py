@@ -29,6 +29,7 @@ CHANGES: list[tuple[Any, str, set[str]]] = [
     (os, "rename", set()),
     (os, "mkdir", set()),
     (os, "chmod", set()),
+    (os, "fchmod", set()),
     (os, "unlink", set()),
     (os, "rmdir", set()),
     (Path, "write_text", set()),

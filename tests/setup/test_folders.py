@@ -40,6 +40,25 @@ def test_folder_is_made_with_parents(everybodys: Path) -> None:
     MakeFolder(str(path), 0o1777).do()  # again, after a crash
 
 
+def test_folder_has_its_mode_from_the_start(
+    everybodys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set-up that is killed here leaves the folder, and the next one does not change it."""
+
+    def killed(fd: int, mode: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fchmod", killed)
+    before = os.umask(0o077)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            MakeFolder(str(everybodys / "a/run"), 0o1777).do()
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(before)
+    assert mode(everybodys / "a/run") == 0o1777 and mode(everybodys / "a") == 0o755
+
+
 def test_symlink_instead_of_folder_is_refused(everybodys: Path, victim: Path) -> None:
     (everybodys / "run").symlink_to(victim)
     with pytest.raises(StepError, match="run"):

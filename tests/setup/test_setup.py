@@ -463,6 +463,7 @@ def test_setup_resumes_after_crash_at_any_step(host: Host) -> None:
             pass  # each run continues after the crash of the last one
         host.harp("setup", "status")
         assert blackholes(host) == f"blackhole {OWN}"
+        assert host.run_dir.stat().st_mode & 0o7777 == 0o1777
         for _ in crash_everywhere(run, ("setup", "undo")):
             pass
     assert host.state() == before
