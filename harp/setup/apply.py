@@ -33,6 +33,7 @@ def apply(requests: list[Request], choice: Choice) -> tuple[list[Step], list[str
         for step in steps:
             journal.carry_out(step)
         undone = [journal.undo(step) for step in stale(journal.steps, existing_files(conf_dir()))]
+        journal.finish()
     return made + steps, [line for line in undone if line]
 
 

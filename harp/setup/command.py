@@ -368,10 +368,15 @@ def _astray(entries: list[tuple[Step, str]]) -> bool:
     return any(state not in ("done", "edited") for _, state in entries)
 
 
-def _show_advice(entries: list[tuple[Step, str]]) -> None:
-    if not entries:
+def _show_advice(entries: list[tuple[Step, str]], complete: bool) -> None:
+    if not complete:
+        click.echo(
+            "a set-up or an undo is running or was interrupted; wait until it ends, or run harp "
+            "setup again, or harp setup undo"
+        )
+    elif not entries:
         click.echo(f"nothing set up in {conf_dir()}; run harp setup")
-    if _astray(entries):
+    elif _astray(entries):
         click.echo(
             "some steps are not in place (after a reboot, a crash, or a change by hand); run "
             "harp setup again, or harp setup undo"
@@ -385,11 +390,12 @@ def _show_advice(entries: list[tuple[Step, str]]) -> None:
 def status_command(as_json: bool) -> None:
     """Show what set-up has changed here, and whether it is still in place.
 
-    Exit 1 if a step is not in place, or nothing was set up. A file that was edited by
-    hand counts as in place.
+    Exit 1 if a step is not in place, if nothing was set up, or if a set-up or an undo
+    is running or was interrupted. A file that was edited by hand counts as in place.
     """
     try:
-        entries = Journal(conf_dir()).entries()
+        journal = Journal(conf_dir())
+        entries = journal.entries()
         existing_files(conf_dir())
     except FAILURES as failure:
         raise _fail(failure) from failure
@@ -397,12 +403,13 @@ def status_command(as_json: bool) -> None:
         rows = [
             {"kind": step.kind, "target": step.target, "state": state} for step, state in entries
         ]
-        click.echo(json.dumps({"schema": SCHEMA, "steps": rows}, indent=1))
+        document = {"schema": SCHEMA, "complete": journal.complete, "steps": rows}
+        click.echo(json.dumps(document, indent=1))
     else:
         for step, state in entries:
             click.echo(f"  {state:<8} {step.kind} {step.target}")
-        _show_advice(entries)
-    if not entries or _astray(entries):
+        _show_advice(entries, journal.complete)
+    if not journal.complete or not entries or _astray(entries):
         raise click.exceptions.Exit(1)
 
 

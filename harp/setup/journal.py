@@ -15,12 +15,14 @@ NAME = "setup-journal.json"
 
 
 class Journal:
-    """The steps in the order of their beginning. The file `path` need not exist."""
+    """The steps in the order of their beginning. The file `path` need not exist. `complete`: no
+    set-up or undo runs, and none was interrupted; journals of older releases do not tell."""
 
     def __init__(self, folder: Path) -> None:
         """Reads the folder's journal. Raises StepError if it is damaged."""
         self.path = folder / NAME
         self.steps: list[Step] = []
+        self.complete = True
         self._begun: list[bool] = []
         try:
             document = json.loads(self.path.read_text())
@@ -36,6 +38,7 @@ class Journal:
             raise StepError(
                 f"{self.path} is damaged ({wrong}); undo its steps by hand, then remove it"
             ) from wrong
+        self.complete = document.get("complete", True) is True
         self.steps = [step for step, _ in rows]
         self._begun = [begun for _, begun in rows]
 
@@ -44,7 +47,7 @@ class Journal:
             {"state": "begun" if begun else "done", "step": step.row()}
             for step, begun in zip(self.steps, self._begun)
         ]
-        document = {"schema": SCHEMA, "steps": rows}
+        document = {"schema": SCHEMA, "complete": self.complete, "steps": rows}
         write_file(self.path, json.dumps(document, indent=1) + "\n")
 
     def discard(self) -> None:
@@ -64,6 +67,7 @@ class Journal:
 
     def take_as_made(self, steps: list[Step]) -> None:
         """Records the steps that make the journal's own folders."""
+        self.complete = False
         self.steps += steps
         self._begun += [False] * len(steps)
         self._save()
@@ -77,6 +81,7 @@ class Journal:
     def carry_out(self, step: Step) -> None:
         """Records the step, makes it, and records that it is done. The step replaces an earlier
         one on the same target. Raises StepError, HostError or OSError."""
+        self.complete = False
         i = self._find(step)
         if i < 0:
             i = len(self.steps)
@@ -94,8 +99,23 @@ class Journal:
     def undo(self, step: Step) -> str:
         """Undoes a step of the journal, and forgets it. Returns a line that says what it did, ""
         for nothing. Raises StepError, HostError or OSError."""
-        said = step.undo()
+        first = self.complete
+        if first:
+            self.complete = False
+            self._save()
+        try:
+            said = step.undo()
+        except Exception:
+            if first:  # such as a file that a job uses: all steps are left
+                self.finish()
+            raise
         i = self._find(step)
         del self.steps[i], self._begun[i]
         self._save()
         return said
+
+    def finish(self) -> None:
+        """Records that the set-up is complete."""
+        if not self.complete:
+            self.complete = True
+            self._save()

@@ -22,6 +22,7 @@ from cluster import Cluster
 
 from harp import _tables
 from harp.cli import agent_files
+from harp.setup.command import SUCCESS
 
 _MISSING = "no {} here: run tools/prepare --tests"
 jsonschema = pytest.importorskip("jsonschema", reason=_MISSING.format("jsonschema"))
@@ -247,6 +248,8 @@ def test_daemonset_sets_up_and_undoes(cluster: Cluster) -> None:
         pod = cluster.start("gpu1", args)
         try:
             cluster.run(["gpu1"], ["sh", "-c", f"until {probe}; do sleep 0.1; done"])
+            # The second start is ready before it has begun, because the node is.
+            assert pod.stdout and any(line.startswith(SUCCESS) for line in pod.stdout)
             assert "device = packet:eth0" in (home / "config/ztcp0.conf").read_text()
             pod.send_signal(end)
             pod.wait(30)

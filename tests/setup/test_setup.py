@@ -47,6 +47,24 @@ def test_kernel_address_writes_only_a_file(host: Host) -> None:
     assert host.state() == before
 
 
+def test_status_fails_while_setup_is_at_work(host: Host) -> None:
+    """All steps of the journal are done between two of them."""
+    host.harp("setup", "--yes")
+    path = host.conf / "setup-journal.json"
+    journal = json.loads(path.read_text())
+    assert journal["complete"] is True
+    assert json.loads(host.harp("setup", "status", "--json").stdout)["complete"] is True
+    path.write_text(json.dumps({**journal, "complete": False}))
+    said = host.harp("setup", "status", code=1).stdout
+    assert "missing" not in said and "a set-up or an undo is running or was interrupted" in said
+    assert json.loads(host.harp("setup", "status", "--json", code=1).stdout)["complete"] is False
+    host.harp("setup", "--yes")
+    host.harp("setup", "status")
+    del journal["complete"]  # as older releases write it
+    path.write_text(json.dumps(journal))
+    host.harp("setup", "status")
+
+
 def test_second_setup_changes_nothing(host: Host) -> None:
     host.harp("setup", "--yes")
     before = host.state()
@@ -387,6 +405,7 @@ def test_claimed_file_is_not_changed(host: Host) -> None:
     fd = os.open(path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_SH)
     assert "a running job uses" in host.harp("setup", "undo", code=1).stderr
+    host.harp("setup", "status")
     assert "a running job uses" in host.harp("setup", "apply", "--set", "flows=2", code=1).stderr
     assert path.exists()
     os.close(fd)
@@ -425,13 +444,23 @@ def test_status_and_undo_without_setup(host: Host) -> None:
 Run = Callable[..., tuple[int, str]]  # of SetUpHost.crashing
 
 
-def crash_everywhere(run: Run, args: tuple[str, ...]) -> Iterator[int]:
-    """Runs harp repeatedly until it succeeds, with a crash one change later each time."""
+def crash_everywhere(host: Host, run: Run, args: tuple[str, ...]) -> Iterator[int]:
+    """Runs harp repeatedly until it succeeds, with a crash one change later each time. Status fails
+    after each crash, unless nothing has changed since it succeeded."""
+
+    def in_force() -> dict[str, Any]:
+        state = host.state()
+        files = {path: text for path, text in state["files"].items() if not path.endswith(".new")}
+        return {**state, "files": files}
+
+    complete = in_force() if run(-1, "setup", "status")[0] == 0 else None
     for calls in range(60):
         status, said = run(calls, *args)
         assert status in (0, -signal.SIGKILL), said
         if status == 0:
             return
+        status, said = run(-1, "setup", "status")
+        assert status == 1 or (status == 0 and in_force() == complete), said
         yield calls
     raise AssertionError("harp did not succeed within 60 runs")
 
@@ -445,7 +474,7 @@ def test_crash_at_any_step_is_undone(there: str, host: Host) -> None:
     crashes = 0
     before = host.state()
     with host.crashing() as run:
-        for _ in crash_everywhere(run, ("setup", "apply", *OWN_ARGUMENTS)):
+        for _ in crash_everywhere(host, run, ("setup", "apply", *OWN_ARGUMENTS)):
             status, said = run(-1, "setup", "undo")
             assert status == 0, said
             crashes += 1
@@ -459,12 +488,12 @@ def test_crash_at_any_step_is_undone(there: str, host: Host) -> None:
 def test_setup_resumes_after_crash_at_any_step(host: Host) -> None:
     before = host.state()
     with host.crashing() as run:
-        for _ in crash_everywhere(run, ("setup", "apply", *OWN_ARGUMENTS)):
+        for _ in crash_everywhere(host, run, ("setup", "apply", *OWN_ARGUMENTS)):
             pass  # each run continues after the crash of the last one
         host.harp("setup", "status")
         assert blackholes(host) == f"blackhole {OWN}"
         assert host.run_dir.stat().st_mode & 0o7777 == 0o1777
-        for _ in crash_everywhere(run, ("setup", "undo")):
+        for _ in crash_everywhere(host, run, ("setup", "undo")):
             pass
     assert host.state() == before
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent / "setup"))
 
 from crashing import run  # noqa: E402
 
-MOST = 80  # changes; bounds the loops
+MOST = 100  # changes; bounds the loops
 TREES = ("/usr/local/tfabric", "/etc/default/grub.d")
 
 
