@@ -16,10 +16,10 @@ from tools.hosts.torch_mark import needs_torch
 
 @needs_torch
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(120)
 def test_a_future_does_not_hold_up_another_one(lab: Lab, tmp_path: Path) -> None:
     with torch_job(sites(tmp_path, lab, 2), PROGRAMS / "futures.py") as ranks:
-        end_well(ranks, 100)
+        end_well(ranks, 60)
         told, other = (json.loads(rank.printed[-1]) for rank in ranks)
     assert told == other  # also the trained parameters
     assert told["in callback"] == 4.0
