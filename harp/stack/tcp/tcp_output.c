@@ -318,8 +318,8 @@ void tcp_output(struct harp_tcp *tcp)
   if (tcp->snd.nxt != before) {
     tcp_arm_tail_probe(tcp);
   }
-  bool unsent = tcp->snd.nxt != tcp->snd.end || tcp->snd.fin_queued;
-  if (!tcp->flight.first && unsent && !tcp->snd.fin_sent && tcp->timers[TIMER_RTO] == TIMER_OFF) {
+  if (!tcp->flight.first && (tcp->snd.nxt != tcp->snd.end || tcp->snd.fin_queued) &&
+      !tcp->snd.fin_sent && tcp->timers[TIMER_RTO] == TIMER_OFF) {
     tcp_arm_rto(tcp); /* the persist timer: the send window is too small, or no record is free */
     if (tcp->user_timeout_ms && tcp->timers[TIMER_USER] == TIMER_OFF) {
       tcp->last_progress = tcp->stack->now;

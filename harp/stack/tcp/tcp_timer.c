@@ -119,8 +119,7 @@ void tcp_arm_rto(struct harp_tcp *tcp)
     if (tcp->user_timeout_ms) {
       rto = HARP_MIN(rto, HARP_MAX(SYN_RTO_MAX, config->rto_initial_us * NS_PER_US));
     }
-  } else if (tcp->flight.first ||
-             tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent + tcp->snd.fin_queued) {
+  } else if (tcp->snd.una != tcp->snd.end + tcp->snd.fin_sent + tcp->snd.fin_queued) {
     rto = tcp->rtt.rto << HARP_MIN(tcp->backoff, (int)TCP_BACKOFF_MAX);
     if (tcp->user_timeout_ms) {
       /* A peer that returns shortly before the user timeout must get a retransmission in time. */
