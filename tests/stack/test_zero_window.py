@@ -487,6 +487,19 @@ def test_ack_lies_in_closed_window_of_peer(dialogue):
     assert answers == [1001]
 
 
+def test_ack_follows_fin_at_closed_window(dialogue):
+    """A FIN needs no window, so the peer expects the number behind it."""
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive(window=1000, rtt=20)
+    c.send(b"x" * 1000)
+    d.expect(TCP(seq=1), length=1000)
+    d.send(TCP(flags="A", seq=1, ack=1001, window=0))
+    c.shutdown(1)
+    d.expect(TCP(flags="FA", seq=1001))
+    d.send(TCP(flags="A", seq=1, ack=1001, window=0) / b"data")
+    d.expect(TCP(flags="A", seq=1002, ack=5))
+
+
 def test_orphan_with_zero_window_is_reset_after_max_rto(dialogue):
     """The peer answers each probe with a zero window. It gets a RST when the RTO has reached its
     maximum, as from Linux. The probes continue while the socket is open."""

@@ -72,7 +72,7 @@ struct tcp_snd {
   uint32_t end; /* end of the pushed data */
   uint32_t wl1, wl2;
   uint32_t max_wnd;
-  uint32_t edge; /* highest right edge of the peer's window so far */
+  uint32_t edge; /* highest right edge of the peer's window so far, behind our FIN if it is there */
   uint32_t mss;  /* payload of a full segment, without options */
   uint32_t peer_mss;
   uint32_t iss;

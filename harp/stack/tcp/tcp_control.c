@@ -31,11 +31,10 @@ static int send_plain(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, bool wi
  * outside its window (RFC 9293, 3.10.7.4). After a zero-window probe SND.NXT is outside, so an ACK
  * with it would start an endless exchange of ACKs, and a RST with it would have no effect. A number
  * below the peer's RCV.NXT would be as bad. So the limit is the highest right edge, not SND.UNA +
- * SND.WND: the peer may have rounded its window down since. A FIN at the edge needs no window. */
+ * SND.WND: the peer may have rounded its window down since. */
 static uint32_t number_in_window(const struct harp_tcp *tcp)
 {
-  uint32_t end = tcp->snd.nxt - tcp->snd.fin_sent;
-  return seq_le(end, tcp->snd.edge) ? tcp->snd.nxt : tcp->snd.edge;
+  return seq_min(tcp->snd.nxt, tcp->snd.edge);
 }
 
 void tcp_send_ack(struct harp_tcp *tcp)

@@ -237,6 +237,7 @@ static inline uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin,
   if (fin_sent) {
     tcp->snd.fin_sent = true;
     tcp->snd.fin_queued = false;
+    tcp->snd.edge += tcp->snd.end == tcp->snd.edge; /* the peer takes a FIN there, too */
   }
   if (purpose == FOR_TRANSFER) {
     COUNT_N(tcp->stack, tcp_payload_out, sent);
