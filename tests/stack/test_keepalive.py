@@ -252,3 +252,16 @@ def test_unfinished_handshake_gets_no_keepalive_probe(dialogue):
     sent = d.drain(until=60_000)
     assert {str(p[TCP].flags) for p in sent} == {"S"}
     assert sock.error() == 0
+
+
+def test_peers_probes_answer_none_of_ours(dialogue):
+    """The peer's keepalive probes arrive, and our segments are lost: neither side may keep the
+    connection for the other's sake."""
+    d = dialogue()
+    c = d.open_passive()
+    keep_alive(c)
+    began = d.now
+    d.strict = False
+    while d.now < began + 17_000:
+        d.send(TCP(flags="A", seq=0, ack=1), at=d.now + 1000)
+    assert c.error() == errno.ETIMEDOUT

@@ -220,11 +220,9 @@ static void fin_acknowledged(struct harp_tcp *tcp)
   }
 }
 
-static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
+/* Whether the acknowledgement number is plausible. */
+static bool good_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  if (tcp->state == TCP_SYN_RECV) {
-    return syn_received_ack(tcp, segment);
-  }
   if (seq_gt(segment->ack, tcp->snd.nxt)) {
     COUNT(tcp->stack, tcp_bad_ack);
     challenge(tcp, &tcp->answer_limit);
@@ -236,9 +234,12 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
     challenge(tcp, &tcp->answer_limit);
     return false;
   }
-  /* Only after these checks: a forged segment must not keep the connection of a dead peer open. */
-  tcp->last_receive = tcp->stack->now;
-  tcp->probes = 0;
+  return true;
+}
+
+/* false: the connection is closed. */
+static bool take_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   bool fin_open = tcp->snd.fin_sent && seq_lt(tcp->snd.una, tcp->snd.nxt);
   const struct tcp_ack_numbers numbers = {
       .seq = segment->seq,
@@ -256,6 +257,20 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
     fin_acknowledged(tcp);
   }
   return tcp->state != TCP_CLOSE;
+}
+
+static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
+  if (tcp->state == TCP_SYN_RECV) {
+    return syn_received_ack(tcp, segment);
+  }
+  if (!good_ack(tcp, segment)) {
+    return false;
+  }
+  /* Only after this check: a forged segment must not keep the connection of a dead peer open. */
+  tcp->last_receive = tcp->stack->now;
+  tcp->probes = 0;
+  return take_ack(tcp, segment);
 }
 
 static void fin_input(struct harp_tcp *tcp)
@@ -418,14 +433,18 @@ static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *se
   }
 }
 
-/* Whether the acknowledgement of an unacceptable segment counts (RFC 9293, A.2). Two zero-window
- * probes that cross may both be accepted. The peer then sends its number before the probe, one
- * below our RCV.NXT, until it has our acknowledgement. Each side would otherwise refuse and answer
- * the other's window updates for ever. The number is as hard to guess as RCV.NXT. */
-static bool acknowledges_below_window(const struct harp_tcp *tcp,
-                                      const struct harp_segment *segment)
+/* Takes the acknowledgement of an unacceptable segment if it lies one number below our RCV.NXT (RFC
+ * 9293, A.2). Two zero-window probes that cross may both be accepted. The peer then sends its
+ * number before the probe until it has our acknowledgement. Each side would otherwise refuse and
+ * answer the other's window updates for ever. The number is as hard to guess as RCV.NXT. A
+ * keepalive probe has it too. It is no answer to our own probes, because those may all be lost.
+ * false: no answer is needed. */
+static bool ack_below_window(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  return tcp_synchronized(tcp) && (segment->flags & FLAG_ACK) && segment->seq == tcp->rcv.nxt - 1;
+  if (!tcp_synchronized(tcp) || !(segment->flags & FLAG_ACK) || segment->seq != tcp->rcv.nxt - 1) {
+    return true;
+  }
+  return good_ack(tcp, segment) && take_ack(tcp, segment);
 }
 
 static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment)
@@ -440,10 +459,9 @@ static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segmen
     tcp_time_wait_again(tcp);
   }
   /* First, so that the answer carries the number that the acknowledgement permits. */
-  if (acknowledges_below_window(tcp, segment) && !ack_input(tcp, segment)) {
-    return;
+  if (ack_below_window(tcp, segment)) {
+    set_right(tcp, segment);
   }
-  set_right(tcp, segment);
 }
 
 static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *segment)
