@@ -24,6 +24,9 @@
 #include "harp/engine/log.h"
 #include "plugin/link/link.h"
 
+/* Bytes of replaced connections that a flow keeps for receives that are not posted yet. Each
+ * connection may bring one more window, and a peer may replace connections as often as it likes. */
+#define INHERITED_MOST ((size_t)64 << 20)
 #define ATTEMPT_TIME 300000000ull    /* ns for a connection to open before another route is tried */
 #define HANDSHAKE_TIME 1000000000ull /* ns; the same for the answer to the hello */
 
@@ -36,6 +39,13 @@ static bool inherit_unread(struct link_flow *flow)
   size_t kept = flow->inherited_size - flow->inherited_taken;
   if (unread == 0) {
     return true;
+  }
+  if (kept + unread > INHERITED_MOST) {
+    link_fail(flow->link, -ENOBUFS,
+              "flow %u: the peer has replaced its connection again and again, and sent %zu MiB "
+              "that no receive was posted for; is the peer hostile, or do its NICs fail by turns?",
+              flow->number, (kept + unread) >> 20);
+    return false;
   }
   uint8_t *bytes = malloc(kept + unread);
   if (!bytes) {

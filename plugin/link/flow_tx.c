@@ -5,6 +5,8 @@
 
 enum {
   PUSHES_PER_CHUNK = 3, /* header, payload, trailer */
+  /* References of the stack that chunks leave free, so that new connections can shake hands. */
+  SPARE_REFERENCES = 64,
   /* The unacknowledged bytes and chunks of a flow up to which acknowledgements may be shared. */
   SHARED_BYTES = 4 * FLOW_COPY_MOST,
   SHARED_CHUNKS = 16,
@@ -47,6 +49,10 @@ static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
   struct link_instance *part = flow->part;
   struct net_link *link = flow->link;
   uint64_t posted = atomic_load_explicit(&link->posted, memory_order_acquire);
+  /* Older messages have no request any more. They may be many if this part had no flow for days. */
+  if (posted > LINK_REQUESTS && part->cursor < posted - LINK_REQUESTS) {
+    part->cursor = posted - LINK_REQUESTS;
+  }
   while (part->cursor < posted) {
     struct net_request *request = &link->requests[part->cursor % LINK_REQUESTS];
     if (has_chunks(request, part->cursor)) {
@@ -194,7 +200,7 @@ void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room)
   }
   uint32_t pulled = 0;
   while (pulled < room && flow->chunk_head - flow->chunk_tail < FLOW_CHUNKS &&
-         harp_flow_room(tcp) >= PUSHES_PER_CHUNK) {
+         harp_flow_room(tcp) >= PUSHES_PER_CHUNK + SPARE_REFERENCES) {
     uint64_t index;
     struct net_request *request = next_chunk(flow, &index);
     if (!request) {

@@ -342,8 +342,9 @@ bool link_detach(struct net_link *link)
   }
   atomic_store(&link->closing, true);
   stop_receiving(link);
-  /* Instances read each other's flows. Each must finish such a read before flows are freed. */
-  for (unsigned i = 0; i < link->part_count && link->part_count > 1; i++) {
+  /* Instances read each other's flows. Each must finish such a read before flows are freed. A move
+   * that has released a flow must have posted its last step before `detach` is posted. */
+  for (unsigned i = 0; i < link->part_count; i++) {
     held |= harp_instance_call(link->parts[i].instance, quiesce, NULL, LINK_CLOSE_MS) != 0;
   }
   for (unsigned i = 0; i < link->part_count; i++) {
