@@ -419,6 +419,9 @@ int harp_instance_call(struct harp_instance *instance,
                        void (*function)(struct harp_instance *, void *), void *argument,
                        unsigned timeout_ms)
 {
+  if (atomic_load_explicit(&instance->forsaken, memory_order_relaxed)) {
+    return -ETIMEDOUT;
+  }
   struct call *call = calloc(1, sizeof *call);
   if (!call) {
     return -ENOMEM;
@@ -446,6 +449,15 @@ int harp_instance_call(struct harp_instance *instance,
   }
   free(call);
   return 0;
+}
+
+static void do_nothing(struct harp_instance *instance, void *argument) {}
+
+void harp_instance_forsake_if_silent(struct harp_instance *instance, unsigned timeout_ms)
+{
+  if (harp_instance_call(instance, do_nothing, NULL, timeout_ms) == -ETIMEDOUT) {
+    atomic_store(&instance->forsaken, true);
+  }
 }
 
 int harp_instance_reclaim(struct harp_instance *instance)

@@ -66,6 +66,7 @@ struct harp_instance {
   _Atomic(uint64_t) caller_polled; /* ns: last poll by an application thread */
   _Atomic(uint64_t) watchdog_set;  /* ns: last start of caller_watchdog; 0: it does not run */
   _Atomic(struct harp_post *) posts;
+  atomic_bool forsaken; /* no thread polls any more: calls fail at once */
 
   /* Under the poll lock. */
   _Alignas(64) uint64_t now;
@@ -161,6 +162,9 @@ void harp_instance_post(struct harp_instance *instance, struct harp_post *post);
 int harp_instance_call(struct harp_instance *instance,
                        void (*function)(struct harp_instance *instance, void *argument),
                        void *argument, unsigned timeout_ms);
+/* For a process that exits. A thread may have ended inside a poll, or be this one, and then nobody
+ * releases the poll lock. Later calls fail at once if this one finds that, after timeout_ms. */
+void harp_instance_forsake_if_silent(struct harp_instance *instance, unsigned timeout_ms);
 
 /* The functions below are called under the poll lock. */
 

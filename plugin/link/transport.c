@@ -282,6 +282,16 @@ static void in_child(void)
   }
 }
 
+/* Each link would wait for an instance that nobody polls any more. */
+static void forsake_silent(const struct transport *transport)
+{
+  for (struct transport_nic *nic = nic_next(transport, NULL); nic; nic = nic_next(transport, nic)) {
+    for (unsigned i = 0; i < nic_instances(nic); i++) {
+      harp_instance_forsake_if_silent(nic->parts[i].instance, LINK_CLOSE_MS);
+    }
+  }
+}
+
 /* At exit without finalize. The application's threads may still use HARP, so nothing is freed. Idle
  * links are closed with FIN, others with RST. */
 static void at_exit(void)
@@ -291,6 +301,7 @@ static void at_exit(void)
     return;
   }
   atomic_store(&registry.logger, NULL);
+  forsake_silent(transport);
   pthread_mutex_lock(&transport->lock); /* NCCL's threads may close links at the same time */
   for (struct net_link *link = transport->links; link; link = link->next) {
     link_detach(link);
