@@ -17,25 +17,27 @@
 #include "plugin/link/link.h"
 
 enum {
-  LINGER_MS = 1000,  /* finalize and exit: limit for the last acknowledgements */
-  FIN_WAIT_MS = 100, /* finalize and exit: limit for the peers' FINs */
-  ECHO_MS = 5,       /* finalize and exit: wait for the peers' retransmissions */
-  TRACE_MS = 2000,   /* finalize and exit: limit for writing a trace */
+  LINGER_MS = 1000,     /* finalize and exit: limit for the last acknowledgements */
+  FIN_WAIT_MS = 100,    /* finalize and exit: limit for the peers' FINs */
+  ECHO_MS = 5,          /* finalize and exit: wait for the peers' retransmissions */
+  TRACE_MS = 2000,      /* finalize and exit: limit for writing a trace */
+  FORK_WAIT_MS = 10000, /* longest wait of a fork for an init or a finalize */
 };
 
 const char net_name[] = "HARP";
 
 /* The process-wide state of the plugin. */
 static struct {
-  pthread_mutex_t lock;
-  unsigned users; /* calls of init minus calls of finalize */
+  pthread_mutex_t lock; /* recursive: a logger may fork during init */
+  unsigned users;       /* calls of init minus calls of finalize */
+  bool changes;         /* init or finalize is under way */
   struct net_contexts contexts;
   struct transport *_Atomic transport;
   ncclDebugLogger_t _Atomic logger;
   atomic_bool forked;
-  bool handlers; /* the atfork and atexit handlers are registered */
-  bool told;     /* unknown HARP_ variables were logged */
-} registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
+  bool has_atfork, has_atexit; /* the handlers are registered */
+  bool told;                   /* unknown HARP_ variables were logged */
+} registry = {.lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP};
 
 /* --- Log --- */
 
@@ -272,13 +274,29 @@ static void close_transport(struct transport *transport)
 
 /* --- Fork and exit --- */
 
+/* A fork waits for an init or a finalize, because the child cannot close what is half open. The
+ * limit ends a deadlock: the forking thread may hold a lock that the logger of the init wants. */
+static void before_fork(void)
+{
+  struct harp_run_time waited = {0};
+  while (pthread_mutex_trylock(&registry.lock) != 0 &&
+         harp_ran_ns(&waited) < FORK_WAIT_MS * 1000000ull) {
+    harp_sleep_us(500);
+  }
+}
+
+/* Does nothing if before_fork has come to its limit: another thread has the lock then. */
+static void after_fork(void) { pthread_mutex_unlock(&registry.lock); }
+
 static void in_child(void)
 {
   struct transport *transport = atomic_load(&registry.transport);
-  atomic_store(&registry.forked, transport != NULL);
+  /* The lock knows its owner by a thread id, which has changed. */
+  registry.lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+  atomic_store(&registry.forked, transport || registry.changes);
+  harp_log_forget();
   if (transport) {
     harp_nics_forget(&transport->nics);
-    harp_log_forget();
   }
 }
 
@@ -406,6 +424,9 @@ static int first_init(void)
     harp_log_post(HARP_LOG_INFO, "HARP: NCCL_NET=%.64s asks for another transport", wanted);
     return -ECANCELED;
   }
+  if (!registry.has_atfork) {
+    registry.has_atfork = pthread_atfork(before_fork, after_fork, in_child) == 0;
+  }
   int result = 0;
   struct transport *transport = open_transport(&result, error);
   /* A misspelt setting looks like one that has no effect without this warning. */
@@ -420,10 +441,8 @@ static int first_init(void)
   }
   introduce(transport);
   atomic_store(&registry.transport, transport);
-  if (!registry.handlers) {
-    registry.handlers = true;
-    pthread_atfork(NULL, NULL, in_child);
-    atexit(at_exit);
+  if (!registry.has_atexit) {
+    registry.has_atexit = atexit(at_exit) == 0;
   }
   return 0;
 }
@@ -449,9 +468,11 @@ int net_init(ncclDebugLogger_t logger, void **context)
     return -EPERM;
   }
   pthread_mutex_lock(&registry.lock);
+  registry.changes = true;
   atomic_store(&registry.logger, logger);
   int result = begin_communicator(context);
   transport_serve();
+  registry.changes = false;
   pthread_mutex_unlock(&registry.lock);
   return result;
 }
@@ -471,10 +492,12 @@ int net_finalize(void *context)
     return 0;
   }
   pthread_mutex_lock(&registry.lock);
+  registry.changes = true;
   bool known = contexts_remove(&registry.contexts, context);
   if (known && --registry.users == 0) {
     last_finalize();
   }
+  registry.changes = false;
   pthread_mutex_unlock(&registry.lock);
   return known ? 0 : -EINVAL;
 }

@@ -20,7 +20,8 @@
  *   close COMM                   ok MS
  *   unlisten LISTENER
  *   fork LISTENER COMM           the codes of the calls in a child that inherited both
- *   child MS                     forks a child that only sleeps for MS
+ *   child MS [CALL WAIT]         ok CODE: forks a child that sleeps for MS, also beside CALL
+ *                                (init or finalize): forks.h
  *   finalize
  *   unload                       after the last finalize
  *   load                         as at the start
@@ -46,6 +47,7 @@
 
 #include "harp/bench/clock.h"
 #include "harp/bench/netapi.h"
+#include "tests/hosts/forks.h"
 #include "tests/hosts/watch.h"
 
 enum { OBJECTS = 512, LINE = 1024, HANDLE_MOST = 128, WINDOW = 8, PERIOD = 251, STREAMS = 64 };
@@ -542,18 +544,11 @@ static void do_fork(const char *words)
 
 static void do_child(const char *words)
 {
-  pid_t child = fork();
-  if (child == 0) {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
-      close(fd); /* the reader of these pipes waits only for the parent's end */
-    }
-    usleep((useconds_t)atoi(words) * 1000);
-    _exit(0);
+  ncclResult_t result;
+  int code = fork_child(&rank.api, say, words, &result);
+  if (!failed("child", result)) {
+    answer("ok %d", code);
   }
-  if (child < 0) {
-    fatal("no child");
-  }
-  answer("ok");
 }
 
 static void do_exit(const char *words) { exit(0); }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,13 @@ from ranks import (
     wire_site,
 )
 
+from harp import paths
 from tools.hosts.lab import Lab
+
+needs_xdp = pytest.mark.skipif(
+    not (paths.build_dir() / "dpdk_glue" / "xdp_program.o").exists(),
+    reason="this build has no XDP (no clang)",
+)
 
 CHILD_S = 20.0  # the lifetime of an idle child
 NOTICED_MS = 5000  # far less than CHILD_S and than timeout_ms
@@ -91,6 +98,35 @@ def test_claim_ends_with_parent_despite_child(ranks: list[Rank]) -> None:
 def test_wire_end_is_free_after_parent_despite_child(joined: list[Rank]) -> None:
     """The next process gets the end of the wire, although the child lives."""
     _is_succeeded(joined)
+
+
+@pytest.mark.parametrize("port", ["packet", pytest.param("xdp", marks=needs_xdp)])
+def test_fork_during_init_waits_for_it(lab: Lab, tmp_path: Path, port: str) -> None:
+    """Init probes for its own address for 300 ms, and HARP's sockets are open then."""
+    site = packet_site(tmp_path, lab.hosts[0], True, port=port)
+    with Rank(site) as parent:
+        assert parent.do("child", int(CHILD_S * 1000), "init", 100) == [str(SYSTEM_ERROR)]
+        died = parent.signal(9)
+        parent.process.wait(20)
+    wait_until(lambda: site.published() == [], CHILD_S / 2, "its counters outlive it")
+    with Rank(site) as successor:
+        successor.init()
+        assert time.monotonic() - died < CHILD_S / 2
+
+
+@needs_xdp
+def test_fork_during_last_finalize_waits_for_it(lab: Lab, tmp_path: Path) -> None:
+    """Finalize waits up to 2 s for a peer that is stopped, and HARP's sockets are open then."""
+    sites = [packet_site(tmp_path / str(host.index), host, True, port="xdp") for host in lab.hosts]
+    with Rank(sites[0]) as parent, Rank(sites[1]) as peer:
+        link = connect(parent.init(), peer.init())
+        link.move()
+        peer.signal(signal.SIGSTOP)
+        parent.do("send", link.sends, 1, 64, 5000)  # a copy waits for its acknowledgement
+        began = time.monotonic()
+        parent.do("child", int(CHILD_S * 1000), "finalize", 300)
+        assert time.monotonic() - began > 1, "finalize was over before the fork"
+        parent.init()
 
 
 def _is_succeeded(ranks: list[Rank]) -> None:
