@@ -293,9 +293,9 @@ static void in_child(void)
   struct transport *transport = atomic_load(&registry.transport);
   /* The lock knows its owner by a thread id, which has changed. */
   registry.lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-  atomic_store(&registry.forked, transport || registry.changes);
   harp_log_forget();
-  if (transport) {
+  bool again = atomic_exchange(&registry.forked, transport || registry.changes);
+  if (transport && !again) { /* a child's child has other files under the numbers of HARP's */
     harp_nics_forget(&transport->nics);
   }
 }

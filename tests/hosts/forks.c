@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/hosts/forks.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { ANSWER_MS = 10000 };
+enum { ANSWER_MS = 10000, FILES = 64 };
 
 struct beside {
   struct netapi *api;
@@ -33,9 +35,31 @@ static void *make_call(void *argument)
   return NULL;
 }
 
+/* The number of this process's own files that a child of it lacks. */
+static int files_lost(void)
+{
+  int files[FILES], lost = 0, status = 0;
+  for (int i = 0; i < FILES; i++) {
+    files[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  }
+  pid_t child = fork();
+  if (child == 0) {
+    for (int i = 0; i < FILES; i++) {
+      lost += fcntl(files[i], F_GETFD) < 0;
+    }
+    _exit(lost);
+  }
+  waitpid(child, &status, 0);
+  for (int i = 0; i < FILES; i++) {
+    close(files[i]);
+  }
+  return WEXITSTATUS(status);
+}
+
 static _Noreturn void live(struct beside *beside, int answers, unsigned ms)
 {
-  unsigned char code = calls(beside, "init") ? (unsigned char)beside->api->init(NULL) : 0;
+  unsigned char code = (unsigned char)(calls(beside, "init") ? (int)beside->api->init(NULL)
+                                                             : files_lost());
   (void)!write(answers, &code, 1);
   close(answers);
   for (int fd = 0; fd <= STDERR_FILENO; fd++) {
