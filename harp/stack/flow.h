@@ -230,8 +230,9 @@ const char *harp_congestion_name(const char *name);
 
 /* For deliver: the sender does not wait for the acknowledgement of the bytes that deliver takes,
  * all of them. Between HARP hosts, the stack acknowledges them with later ones, but at most 0.5 ms
- * later. */
-void harp_flow_share_ack(struct harp_tcp *tcp);
+ * later. more: the sender has more bytes of the same message. If they do not come, it has lost some
+ * and waits after all, so the stack acknowledges the next segments at once. */
+void harp_flow_share_ack(struct harp_tcp *tcp, bool more);
 /* For the sender: whether the peer may do so with the next `bytes` that are pushed. Then a quarter
  * of the window and a full segment stay free, so that later bytes can follow, and the stack takes
  * no sample of the round trip from these bytes. false if the last sample is too old, or the RTO

@@ -126,7 +126,7 @@ cdef extern from "harp/stack/flow.h":
     void harp_flow_close(harp_tcp *tcp)
     void harp_flow_abort(harp_tcp *tcp)
     void harp_flow_set_harp_peer(harp_tcp *tcp, uint32_t rto_min_us)
-    void harp_flow_share_ack(harp_tcp *tcp)
+    void harp_flow_share_ack(harp_tcp *tcp, bint more)
     bint harp_flow_may_share_ack(harp_tcp *tcp, uint32_t bytes)
     void harp_flow_set_timeout(harp_tcp *tcp, uint32_t timeout_ms)
     void harp_flow_set_keepalive(harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
@@ -404,6 +404,7 @@ cdef class Flow:
     takes from now on (None: all). received: the bytes taken. places: None, or the memory for
     rx_buffer, with a place for each byte of the stream. acked: the number of acknowledged bytes.
     shares_acks: the acknowledgement of the bytes that deliver takes may wait for a later one.
+    expects_more: these bytes do not end their message.
     closed: None, or the errno (0: orderly) of the call of closed. readable: the number of its
     calls. then: called after readable and closed.
     """
@@ -415,7 +416,7 @@ cdef class Flow:
     cdef object _held
     cdef list _overwritten
     cdef public object limit
-    cdef public bint shares_acks
+    cdef public bint shares_acks, expects_more
     cdef readonly bytearray received
     cdef public bytearray places
     cdef readonly object acked
@@ -464,7 +465,7 @@ cdef class Flow:
             self.limit -= part
         self.received += PyBytes_FromStringAndSize(<const char *>data, <Py_ssize_t>part)
         if self.shares_acks:
-            harp_flow_share_ack(self._tcp)
+            harp_flow_share_ack(self._tcp, self.expects_more)
         return part
 
     cdef uint8_t *_placed(self, uint32_t length) except? NULL:

@@ -543,7 +543,7 @@ static size_t segment_in(struct link_flow *flow, const uint8_t *data, size_t len
   size_t taken = chunks_in(flow, data, length);
   bool waits = flow->shares_ack && taken == length && !flow->inherited;
   if (waits && flow->tcp) {
-    harp_flow_share_ack(flow->tcp);
+    harp_flow_share_ack(flow->tcp, flow->request != NULL);
   }
   return taken;
 }

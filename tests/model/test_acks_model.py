@@ -12,6 +12,7 @@ FAST = "flows=1 tso=1 delay=10"  # the delay in us; a chunk has at most 3000 byt
 SLOW = "flows=1 delay=10 rate=1000 chunk=14000"  # Mbit/s; a segment arrives every 12 us
 BEGIN_MS = 1.0
 WAIT_MS = 0.5  # the longest wait for a shared acknowledgement
+PROBE_MS, RTO_MS = 2.0, 5.0
 
 
 def story(path: str, *steps: str) -> str:
@@ -58,6 +59,14 @@ def test_message_without_copy_is_acknowledged_at_once() -> None:
 def test_full_window_does_not_wait_for_shared_acknowledgement() -> None:
     sends = ["recv 0 1"] * 16 + ["send 0 2900"] * 16
     assert last_ms("received", story(FAST, *sends, "time 9000")) < WAIT_MS
+
+
+def test_timeout_waits_for_one_shared_acknowledgement() -> None:
+    """The window is one segment then. The receiver notices that the sender waits."""
+    shares = ("recv 0 1", "send 0 20000", "time 2000") * 6  # until the window is large enough
+    told = story(SLOW, *shares, "recv 0 1", "silence 0 0 4000", "send 0 20000", "time 20000")
+    lost_ms = 6 * 2.0
+    assert last_ms("received", told) < lost_ms + PROBE_MS + RTO_MS + 2 * WAIT_MS
 
 
 def test_new_connection_does_not_wait_for_shared_acknowledgements() -> None:

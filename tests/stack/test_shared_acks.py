@@ -104,6 +104,34 @@ def test_segments_around_a_hole_are_acked_at_once(wire):
     w.run(until=one.drained, limit_s=1)
 
 
+def test_timeout_waits_for_one_shared_ack(wire):
+    """The sender has a window of one segment then, and waits for each acknowledgement. The receiver
+    notices that at the end of its first wait."""
+    w, one, other, answers = hosts(wire, initial_window=100)
+    other.expects_more = True
+    segments = 64
+    answers.lost = [FULL] * (segments + 1)  # and the tail loss probe
+    assert one.may_share_ack(segments * FULL)
+    one.push(bytes(segments * FULL), end=True)
+    w.run(until=lambda: one.view()["cwnd"] == FULL, limit_s=1)  # the timeout
+    began = w.now
+    w.run(until=one.drained, limit_s=1)
+    rounds = segments.bit_length()  # of 1, 2, 4 ... segments
+    assert w.now - began <= LIMIT_NS + rounds * (2 * DELAY_NS + SLACK_NS)
+
+
+def test_message_alone_does_not_end_the_sharing(wire):
+    """Its sender pauses, but waits for nothing."""
+    w, one, other, answers = hosts(wire)
+    for pairs in range(3):
+        one.push(b"x", end=True)
+        w.run(until=lambda: len(other.received) == 2 * pairs + 1, limit_s=1)
+        one.push(b"y", end=True)
+        w.run(until=one.drained, limit_s=1)
+        w.run(limit_s=0.003)
+    assert len(answers) == 3
+
+
 def test_other_stacks_get_the_usual_acks(wire):
     """One that is not known as a HARP host has not asked for anything."""
     w, one, _, answers = hosts(wire, trusted=False, delayed_ack_us=0)

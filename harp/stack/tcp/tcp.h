@@ -110,6 +110,7 @@ struct tcp_ack_schedule {
   uint8_t state;        /* enum tcp_ack_state */
   uint8_t quick;        /* after a loss: segments still to acknowledge at once */
   bool may_wait;        /* the owner lets the ACK of the segment just delivered wait */
+  bool more;            /* these bytes do not end their message; valid while the ACK waits */
   bool yields;          /* this host's own data goes first; only between HARP hosts */
   bool listed;          /* in stack->held */
   struct harp_tcp *next; /* in that list */

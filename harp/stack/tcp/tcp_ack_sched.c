@@ -50,13 +50,21 @@ static bool sends_too(struct harp_tcp *tcp)
   return tcp->ack.payload_out != before;
 }
 
-void harp_flow_share_ack(struct harp_tcp *tcp) { tcp->ack.may_wait = true; }
+void harp_flow_share_ack(struct harp_tcp *tcp, bool more)
+{
+  tcp->ack.may_wait = true;
+  tcp->ack.more = more;
+}
 
 /* Whether the acknowledgement of the payload just delivered waits, as its sender allows
  * (tcp_shared_ack.c). Starts the timer (RFC 1122, 4.2.3.2, but shorter). */
 static bool shared_ack_waits(struct harp_tcp *tcp)
 {
   bool waits = tcp->ack.may_wait && tcp->ack.state == ACK_IDLE;
+  if (waits && tcp->ack.quick) {
+    tcp->ack.quick--;
+    return false;
+  }
   if (waits && tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
     tcp_timer_set(tcp, TIMER_DELAYED_ACK, tcp->stack->now + SHARED_ACK_WAIT);
   }
@@ -102,6 +110,16 @@ void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
   } else if (tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
     tcp_timer_set(tcp, TIMER_DELAYED_ACK, tcp->stack->now + config->delayed_ack_us * NS_PER_US);
   }
+}
+
+/* A sender that pauses within a message waits for the shared ACK after all. It had a large window
+ * when it allowed the wait, and has a small one since a timeout. */
+void tcp_ack_timer(struct harp_tcp *tcp)
+{
+  if (tcp->ack.more && tcp->stack->now - tcp->last_receive >= SENDER_PAUSE) {
+    tcp->ack.quick = QUICK_ACKS;
+  }
+  tcp_ack_at_once(tcp);
 }
 
 void tcp_ack_sent(struct harp_tcp *tcp)

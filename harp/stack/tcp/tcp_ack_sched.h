@@ -37,6 +37,8 @@ static inline bool tcp_ack_waits_for_nothing(const struct harp_tcp *tcp)
   bool with_data = tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
   return tcp->ack.state != ACK_IDLE && !tcp->harp_peer && !with_data;
 }
+/* TIMER_DELAYED_ACK has expired. */
+void tcp_ack_timer(struct harp_tcp *tcp);
 /* A segment has carried RCV.NXT: no acknowledgement is due. */
 void tcp_ack_sent(struct harp_tcp *tcp);
 /* At a flush: defers an ACK_HELD acknowledgement to the next flush. false: it is due now. */

@@ -178,7 +178,7 @@ static void fire(struct harp_tcp *tcp, enum harp_timer timer)
   case TIMER_RTO: rto_timer(tcp); break;
   case TIMER_RACK: tcp_recovery_on_rack_timer(tcp); break;
   case TIMER_TLP: tcp_tlp_on_timer(tcp); break;
-  case TIMER_DELAYED_ACK: tcp_ack_at_once(tcp); break;
+  case TIMER_DELAYED_ACK: tcp_ack_timer(tcp); break;
   case TIMER_KEEPALIVE: keepalive_timer(tcp); break;
   case TIMER_USER: user_timer(tcp); break;
   default: time_wait_timer(tcp); break;

@@ -42,6 +42,8 @@ enum {
 /* Acknowledgements (RFC 1122, 4.2.3.2). */
 /* Longest wait for an ACK that several segments share. It is short beside PROBE_FLOOR_HARP_PEER. */
 #define SHARED_ACK_WAIT (500 * NS_PER_US)
+/* A sender waits for a shared ACK if it has sent nothing for this time within a message. */
+#define SENDER_PAUSE (SHARED_ACK_WAIT / 2)
 /* No ACK may be shared if the floor of the RTO is lower. A peer whose callers have stopped sends
  * the ACK up to 1.8 ms late. */
 #define SHARED_ACK_RTO_MIN (2 * NS_PER_MS)
