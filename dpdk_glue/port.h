@@ -3,11 +3,14 @@
  * A port moves frames between the stack and a device, with one queue per instance. It knows frames
  * and offloads. It does not know TCP connections.
  *
- * Threads: any thread may call open, start, close, forget, reserve and release, one call at a time
- * per port. Only the poller of a queue calls receive, transmit, flush, arm and reclaim for that
- * queue. Different queues run at the same time and share no written data. Errors: the calls return
- * a negative errno. open and start also write one line that says what is wrong, where, and how to
- * fix it.
+ * Threads: open, start, close, forget, reserve and release may run on any thread, one call at a
+ * time per port. The poller of a queue, which holds its poll lock, calls receive, transmit, flush,
+ * reclaim, count and arm(true) for that queue. The queue's worker calls descriptor and arm(false)
+ * without the poll lock. Another thread may poll meanwhile, so these two write only atomic words.
+ * Any thread may call has_carrier. Different queues run at the same time and share no written data.
+ *
+ * Errors: the calls return a negative errno. open and start also write one line that says what is
+ * wrong, where, and how to fix it.
  */
 #ifndef HARP_DPDK_GLUE_PORT_H
 #define HARP_DPDK_GLUE_PORT_H
@@ -23,14 +26,14 @@ enum { HARP_PORT_ERROR_SIZE = 512 };
 struct harp_port_config {
   const char *device; /* the part after the scheme: "eth0", "/dev/shm/w0" */
   uint16_t queues;    /* number of queues, one per polling instance */
-  uint32_t address;   /* network order; 0: share the interface's address (packet only) */
+  uint32_t address;   /* network order; 0: share the interface's address (packet and xdp) */
   uint8_t prefix;     /* bits; used with address */
   uint32_t gateway;   /* network order; 0: the gateway of the interface's default route */
   uint16_t mtu;       /* 0: the device's */
   uint8_t mac[6];     /* zero: the device's */
   uint16_t ports_first, ports_last; /* local ports to use; 0, 0: the kernel grants them */
   uint32_t hugepages;               /* MiB of hugepages (dpdk); 0: use them if enough are free */
-  const char *agent; /* socket of the node's agent, which opens the device (packet); NULL: none */
+  const char *agent; /* socket of the node's agent, which opens the device (packet and xdp) */
 };
 
 struct harp_port_info {
@@ -51,22 +54,23 @@ struct harp_port_info {
 };
 
 /*
- * A guess of where the payload of the next frames belongs. Frame i of a burst, if its headers take
- * header_length bytes, goes to payload + i * stride. The bytes behind the length bytes are `gap`
- * bytes that belong nowhere, and then those of `next`. A port may write anywhere in both places,
- * even payload that belongs elsewhere. It must report in the frame where the payload really is; the
- * stack moves misplaced payload.
+ * A guess of where the payload of the next frames belongs:
  *
- * A hint has no place if it is unknown. A burst should end with the frame that reaches the end of
- * the first place, or after one frame without a place, because this frame tells where the next ones
- * belong.
+ *   stream:  | length bytes -> payload | gap bytes -> nowhere | next_length bytes -> next |
+ *
+ * Frame i of a burst begins at byte i * stride of this stream, if its headers have header_length
+ * bytes. A port may write any payload to both buffers. The frame tells where its payload really
+ * is, and the reader of the stream moves misplaced payload.
+ *
+ * A port should end a burst with the frame that reaches the end of `payload`. It should end it
+ * after one frame if both buffers are NULL. The next hint then is better.
  */
 struct harp_rx_hint {
   uint16_t header_length;
   uint8_t *payload;   /* NULL: no guess */
   size_t length;      /* bytes that the port may write there; 0 without payload */
   size_t stride;      /* payload bytes expected in each frame */
-  size_t gap;         /* bytes between the two places; used only with next */
+  size_t gap;         /* bytes between the two buffers; used only with next */
   uint8_t *next;      /* NULL: no guess */
   size_t next_length; /* bytes that the port may write there */
 };
@@ -120,8 +124,7 @@ struct harp_port_ops {
    * memory on behalf of this queue. 0, or -ETIMEDOUT. */
   int (*reclaim)(struct harp_port *port, unsigned queue, uint32_t timeout_us);
   /* Tells whether the device has a carrier; AF_PACKET sockets report no error for a pulled
-   * cable. Costs a system call. NULL: receive reports the link state. The poller of any queue
-   * may call it. */
+   * cable. Costs a system call. NULL: receive reports the link state. Any thread. */
   bool (*has_carrier)(struct harp_port *port);
   /* Adds this queue's counts since the last call to counters[enum harp_counter]. */
   void (*count)(struct harp_port *port, unsigned queue, uint64_t *counters);
@@ -133,7 +136,7 @@ struct harp_port {
   struct harp_port_info info;
 };
 
-/* Tells whether the device has a carrier, as far as the port can tell. Any poller. */
+/* Tells whether the device has a carrier, as far as the port can tell. Any thread. */
 static inline bool harp_port_has_carrier(struct harp_port *port)
 {
   return !port->ops->has_carrier || port->ops->has_carrier(port);
