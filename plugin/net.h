@@ -5,7 +5,9 @@
  * kernel sockets in libnccl-net-kernel.so.
  *
  * Every function returns 0 or a negative errno. Only nccl_result.c turns an errno into NCCL's code
- * for an API version. No function blocks unless its comment says so.
+ * for an API version. No function blocks unless its comment says so. "Bounded": HARP's function
+ * runs calls on instances, which usually takes microseconds. It waits at most 1 s for a worker that
+ * does not answer, once for each call on an instance.
  */
 #ifndef HARP_PLUGIN_NET_H
 #define HARP_PLUGIN_NET_H
@@ -48,18 +50,25 @@ int net_finalize(void *context);
 int net_devices(int *count);
 int net_get_properties(int device, struct net_properties *properties);
 
-/* handle: receives NET_HANDLE_SIZE bytes that NCCL sends to the peer. */
+/* handle: receives NET_HANDLE_SIZE bytes that NCCL sends to the peer. Bounded. */
 int net_listen(int device, void *handle, struct net_listener **listener);
 /* *link stays NULL while the link is not ready: call again with the same handle. connect may write
- * to this copy of the handle. It times out by itself, and completes without accept on the peer. */
+ * to this copy of the handle. It times out by itself, and completes without accept on the peer.
+ * Bounded: it also ends links that have failed, or for which NCCL calls connect no more. So does
+ * accept for links that have failed. */
 int net_connect(int device, void *handle, struct net_link **link);
 int net_accept(struct net_listener *listener, struct net_link **link);
 /* type: NCCL_PTR_HOST only. *region may be set to any non-NULL token. */
 int net_register(struct net_link *link, void *data, size_t size, int type,
                  struct net_region **region);
+/* Bounded. Ends the link, as net_close does, if the link has failed or an outstanding request uses
+ * the region. */
 int net_deregister(struct net_link *link, struct net_region *region);
-/* Returns soon even with outstanding requests, and user memory is not touched afterwards. */
+/* User memory is not touched afterwards, even with outstanding requests. Bounded: up to three calls
+ * on each instance that serves the link. The close of an idle link first waits up to 2 s for the
+ * acknowledgements of copied short messages. */
 int net_close(struct net_link *link);
+/* Bounded. Also ends the links that NCCL has not accepted. */
 int net_close_listener(struct net_listener *listener);
 
 /* Progress thread. *request is NULL if no request can be taken now. A request ends with *done = 1
