@@ -7,10 +7,11 @@ struct harp_listener;
 struct harp_segment;
 struct harp_tcp;
 enum tcp_cookie {
-  COOKIE_NONE,    /* the listener has no valid cookie outstanding */
-  COOKIE_REFUSED, /* the listener has one, but this acknowledgement holds none: it may be a later
-                     segment of a peer that got a cookie, so it gets no RST */
-  COOKIE_TAKEN,
+  COOKIE_NONE,    /* the segment has a SYN, or the listener has no valid cookie outstanding */
+  COOKIE_REFUSED, /* the listener has one, so this segment gets no RST. It may be a later segment of
+                     a peer that got a cookie. Or it holds a valid cookie, but the accept queue is
+                     full, or no connection block is free: the peer repeats it. */
+  COOKIE_TAKEN,   /* *tcp is set up; the caller completes the handshake with this segment */
 };
 /* Answers a SYN with a cookie. Rate limited. */
 void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *syn);

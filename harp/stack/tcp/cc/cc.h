@@ -14,8 +14,9 @@ struct harp_tcp;
 struct harp_cc_ops {
   const char *name;
   void (*init)(struct harp_tcp *tcp); /* selects this algorithm and resets its state */
-  /* acked bytes arrived while cwnd was the limit and no byte is marked lost: returns the growth of
-   * cwnd, bytes. */
+  /* Congestion avoidance: `acked` bytes were acknowledged while cwnd >= ssthresh. Also called after
+   * a timeout, when data may still be marked lost and cwnd need not be the limit. Never called in
+   * fast recovery. Returns the growth of cwnd, bytes. */
   uint32_t (*on_ack)(struct harp_tcp *tcp, uint32_t acked);
   /* A loss: returns the new ssthresh, and saves the state for on_undo. */
   uint32_t (*on_loss)(struct harp_tcp *tcp);
