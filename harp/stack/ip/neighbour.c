@@ -93,7 +93,7 @@ static void set_state(struct harp_stack *stack, struct harp_neighbour *entry,
 {
   entry->state = (uint8_t)state;
   entry->probes = 0;
-  list_remove(&entry->waits); /* ask_later adds it again */
+  list_remove(&entry->waits); /* schedule_request adds it again */
   find_place(stack, entry);
 }
 

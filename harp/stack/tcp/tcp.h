@@ -224,7 +224,7 @@ struct harp_tcp {
   struct tcp_flight flight;
 
   /* Congestion control and loss recovery. */
-  uint32_t cwnd, ssthresh; /* bytes; only tcp_cwnd.c changes them */
+  uint32_t cwnd, ssthresh; /* bytes; only tcp_cwnd.h and tcp_cwnd.c change them */
   uint32_t growth_due;     /* bytes SACKed before the next advance of SND.UNA: cwnd grows then */
   bool cwnd_limited;
   bool cwnd_used;   /* cwnd is the limit of the owner, until shared_ack.end is acknowledged */
