@@ -23,10 +23,11 @@ enum {
 
 /* --- Under a poll lock --- */
 
-static void reject(struct link_flow *flow)
+/* length: bytes of the hello that have arrived. */
+static void reject(struct link_flow *flow, uint32_t length)
 {
   harp_instance_count(flow->instance, HARP_COUNTER_unauthenticated_drops, 1);
-  harp_instance_trace(flow->instance, 0xffff, HARP_TRACE_unauthenticated, flow->rx_header_size,
+  harp_instance_trace(flow->instance, 0xffff, HARP_TRACE_unauthenticated, length,
                       harp_flow_peer(flow->tcp).address);
   flow_close_free(flow, FLOW_CLOSE_RESET);
 }
@@ -67,7 +68,7 @@ static int on_accept(void *user, struct harp_tcp *tcp)
   }
   /* Many silent connections must not keep a peer out, so the oldest is dropped. */
   if (part->unauthenticated >= UNAUTHENTICATED_MAX) {
-    reject(part->unauth_oldest);
+    reject(part->unauth_oldest, part->unauth_oldest->rx_header_size);
   }
   struct link_flow *flow = flow_create(part);
   if (!flow) {
@@ -176,7 +177,7 @@ static bool challenge(struct link_flow *flow, const struct hello *hello)
   struct welcome welcome = answer_to(flow, hello);
   welcome.status = WELCOME_CHALLENGE;
   if (proof_challenge(welcome.proof) != 0) {
-    reject(flow);
+    reject(flow, HELLO_SIZE);
     return false;
   }
   send_welcome(flow, &welcome);
@@ -259,7 +260,7 @@ static bool replace(struct link_flow *fresh, struct link_instance *part, const s
   }
   bool elsewhere = old && (old->part != part || !old->tcp);
   if (!elsewhere || !flow_move_in(fresh, part, hello)) {
-    reject(fresh);
+    reject(fresh, HELLO_SIZE);
     return false;
   }
   return true;
@@ -280,7 +281,7 @@ bool listener_input(struct link_flow *flow)
   struct link_instance *part = valid ? link_named(flow->at, &hello) : NULL;
   if (!valid || !token_fits(listener, &hello, part) || hello.flows > LINK_FLOWS ||
       flow->handshake_left > 0) {
-    reject(flow);
+    reject(flow, HELLO_SIZE);
     return false;
   }
   if (flow->transport->key.set && !flow->proof.challenged) {
@@ -296,7 +297,7 @@ bool listener_input(struct link_flow *flow)
   listener = part ? part->link->listener : listener;
   bool taken = part && part->link->flows[hello.flow];
   if (taken || atomic_load(&listener->closed) || hello.epoch > 0) {
-    reject(flow);
+    reject(flow, HELLO_SIZE);
     return false;
   }
   struct welcome welcome = answer_to(flow, &hello);
@@ -305,7 +306,7 @@ bool listener_input(struct link_flow *flow)
     return true;
   }
   if (!join(flow, listener, &hello)) {
-    reject(flow);
+    reject(flow, HELLO_SIZE);
     return false;
   }
   flow->checked = welcome.version >= WIRE_VERSION_CHECKED && hello.flags & HELLO_CHECKED;

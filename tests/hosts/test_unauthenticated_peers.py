@@ -24,6 +24,7 @@ from unauthenticated_peers import (
     token_of,
 )
 
+from harp.observe import trace
 from tools.hosts.lab import Lab
 
 HELLO_TIMEOUT_S = 5  # seconds until a silent peer is closed
@@ -310,3 +311,26 @@ def test_duplicate_hello_of_accepted_link_is_closed(scene: Scene) -> None:
         third.do(f"send {hello(token_of(scene), flow=0, flows=2).hex()}")
         assert third.wait_for_closes(1) == b""
     assert scene.counted() == 1
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+def test_trace_has_length_of_rejected_hello(scene: Scene) -> None:
+    """A hello without the token, and one for a flow that is open."""
+    rank = scene.listening
+    rejected = [hello(bytes(16)), hello(token_of(scene), flow=0, flows=2)]
+    with both_flows(scene) as (link, flows):
+        for text in rejected:
+            with scene.unauthenticated_peer() as peer:
+                peer.do("open 1")
+                peer.do(f"send {text.hex()}")
+                peer.wait_for_closes(1)
+        rank.start("receive", link, 1, SIZE, 3000)
+        flows[0].do("send " + bytes(24).hex())  # a chunk of no type: the link fails
+        with pytest.raises(Failed):
+            rank.finish()
+    folder = rank.site.run_folder
+    path = wait_until(lambda: list(folder.glob("*.trace")), 10, "no trace was written")[0]
+    records = [one for one in trace.read(path).records if one.event == "unauthenticated"]
+    assert [one.values["length"] for one in records] == [len(text) for text in rejected]
+    assert [one.values["peer_address"] for one in records] == [scene.other.site.address] * 2
