@@ -181,21 +181,23 @@ static bool ended_in_order(const struct link_flow *flow)
   return flow->fin_in && !link->sends && atomic_load(&link->flows_ended) < link->flow_count;
 }
 
-/* A new connection has ended before it was a link's. If the flow has no other one, the link fails,
- * unless the peer refused this one and there are other routes. */
-static void attempt_failed(struct link_flow *fresh, int error)
+/* Frees a flow that has no link: a lingering flow of a closed link, an unauthenticated peer, or the
+ * new connection of an attempt. A reset or refusal of an attempt is counted. The attempt's link
+ * fails if its flow has no connection now, unless the peer refused the attempt and there are other
+ * routes. */
+static void free_without_link(struct link_flow *flow, int error)
 {
-  const struct link_flow *old = fresh->replaces;
-  struct flow_move *move = attempt_of(fresh);
+  const struct link_flow *old = flow->replaces;
+  struct flow_move *move = attempt_of(flow);
   bool refused = error == -ECONNRESET || error == -ECONNREFUSED;
   if (move && refused) {
     flow_move_refused(move, error);
   }
   if (old && !old->tcp && !(refused && link_has_routes(old->link))) {
     /* The peer has dropped both. The flow lost its own connection by a reset. */
-    lost(old->link, fresh, error == -ECONNREFUSED ? -ECONNRESET : error);
+    lost(old->link, flow, error == -ECONNREFUSED ? -ECONNRESET : error);
   }
-  flow_free(fresh);
+  flow_free(flow);
 }
 
 static void on_closed(void *user, struct harp_tcp *tcp, int error)
@@ -216,7 +218,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   flow_sched_end(flow);
   harp_instance_stop_expecting(flow->instance, flow);
   if (!link) {
-    attempt_failed(flow, error);
+    free_without_link(flow, error);
     return;
   }
   if ((flow->candidate || flow_is_moving(flow)) && error != -ETIMEDOUT) {
