@@ -11,8 +11,6 @@
  *   transport.c      the process: init and finalize, logger, fork, exit
  *   nic.c            a NIC of the process: its start at first use, its ticks, its used ports
  *   devices.c        what NCCL is told about the NICs, and which NIC serves a device
- *   contexts.c       open communicators
- *   registration.c   memory that is registered on a link
  *   aborts.c         which resets deserve a warning
  *   link.c           requests (isend, irecv, test), failure, close
  *   link_listen.c    listeners, unauthenticated peers, incoming links
@@ -28,6 +26,8 @@
  *   flow_route.c     which NIC a flow moves to, and when
  *   protocol.c       wire formats
  *   proof.c          the shared key, and its proofs in hello and welcome
+ *   early_read.c     which receives the GPU reads before they are complete
+ *   crc32c.c         checks of chunk headers and payload
  */
 #ifndef HARP_PLUGIN_LINK_H
 #define HARP_PLUGIN_LINK_H
@@ -365,8 +365,12 @@ bool link_idle(const struct net_link *link);
 /* At every tick: fails a link that does not open within timeout_ms, or for which NCCL has stopped
  * calling connect. Under a poll lock. */
 void link_watch_opening(struct link_flow *flow);
+/* The peer's welcome is complete in flow->rx_header. false: the flow was freed. Under its poll
+ * lock.
+ */
+bool connector_input(struct link_flow *flow);
 
-/* --- registration.c --- */
+/* --- plugin/registration.c --- */
 
 /* The registered bytes. */
 size_t region_size(const struct net_region *region);
@@ -423,6 +427,8 @@ void flow_drop_inherited(struct link_flow *flow);
 void flow_leave_instance(struct link_flow *flow);
 /* Gives a flow that has left its instance to the instance of this part. */
 void flow_enter_instance(struct link_flow *flow, struct link_instance *part);
+/* Writes the hello for a flow's connection. 0, or -EIO: no random challenge. */
+int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number);
 /* Hello and welcome were exchanged: the peer is a HARP host. */
 void flow_open(struct link_flow *flow);
 /* As flow_open, for a flow that has got a new connection. */
@@ -452,6 +458,12 @@ bool flow_drained(const struct link_flow *flow);
 /* Callbacks of a sending flow; user: the flow (pull and acked of struct harp_flow_ops). */
 void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room);
 void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes);
+
+/* Counts bytes of chunks as acknowledged, oldest first. */
+void flow_skip(struct link_flow *flow, uint64_t bytes);
+/* Pushes all unacknowledged bytes again, on a new connection. false: the stack has no room, so the
+ * stream has a hole. */
+bool flow_push_again(struct link_flow *flow);
 
 /* Whether bytes of chunks are not acknowledged. They may belong to sends that are done. */
 static inline bool flow_owes(const struct link_flow *flow)
@@ -505,12 +517,6 @@ void flow_resume_inherited(struct link_flow *flow);
 /* How long the flow's data has waited for receives to be posted, ms. Thread: the flow's poller. */
 uint32_t flow_receive_wait_ms(const struct link_flow *flow);
 
-/* Counts bytes of chunks as acknowledged, oldest first. */
-void flow_skip(struct link_flow *flow, uint64_t bytes);
-/* Pushes all unacknowledged bytes again, on a new connection. false: the stack has no room, so the
- * stream has a hole. */
-bool flow_push_again(struct link_flow *flow);
-
 /* --- flow_replace.c --- */
 
 /* At every tick: replaces the connection of a dead flow, and watches the replacement. now: ns. */
@@ -525,8 +531,6 @@ void flow_continue_sending(struct link_flow *flow, const struct welcome *welcome
 /* Moves fresh's connection to old and frees fresh. Returns the bytes that the old connection has
  * received, hello included. */
 uint64_t flow_replace_connection(struct link_flow *old, struct link_flow *fresh);
-/* Writes the hello for a flow's connection. 0, or -EIO: no random challenge. */
-int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number);
 
 /* --- flow_move.c --- */
 
@@ -578,23 +582,19 @@ static inline bool flow_route_same(const struct flow_route *a, const struct flow
 /* Whether the link has more than one route to the peer. */
 bool link_has_routes(const struct net_link *link);
 
-/* --- The peer's hello or welcome is complete in flow->rx_header; false: the flow was freed --- */
+/* --- link_listen.c; under the poll lock, unless a comment says another thread --- */
 
-bool listener_input(struct link_flow *flow);  /* link_listen.c */
-bool connector_input(struct link_flow *flow); /* link_connect.c */
-
-/* link_listen.c: opens the listener of a NIC's shared port. NULL: no memory. Service thread. */
-struct net_listener *listener_open_shared(struct transport_nic *nic);
-
-/* link_listen.c: receiver: the flow has a new connection; sends the welcome for its hello. */
+/* The peer's hello is complete in flow->rx_header. false: the flow was freed. */
+bool listener_input(struct link_flow *flow);
+/* Receiver: the flow has a new connection; sends the welcome for its hello. */
 void listener_continue(struct link_flow *flow, const struct hello *hello);
-/* link_listen.c: the bytes of hellos that a flow's connection has received. */
+/* The bytes of hellos that a flow's connection has received. */
 uint32_t flow_expected_hello(const struct link_flow *flow);
-
-/* link_listen.c: removes the flow from the unauthenticated peers. Under the poll lock. */
+/* Removes the flow from the unauthenticated peers. */
 void listener_remove_unauthenticated(struct link_flow *flow);
-
-/* link_listen.c: drops a reference; the last one destroys the listener. Service thread. */
+/* Opens the listener of a NIC's shared port. NULL: no memory. Service thread. */
+struct net_listener *listener_open_shared(struct transport_nic *nic);
+/* Drops a reference; the last one destroys the listener. Service thread. */
 void listener_put(struct net_listener *listener);
 
 #endif
