@@ -59,32 +59,43 @@ static bool peer_sent_since(const struct link_flow *flow, uint64_t when)
   return false;
 }
 
-bool flow_is_dead(const struct link_flow *flow, uint64_t now)
+/* Whether a sending flow's connection works. */
+enum health {
+  HEALTH_GOOD,
+  HEALTH_DOUBTFUL, /* half of the time after which it is dead has passed without progress */
+  HEALTH_DEAD,
+};
+
+static enum health health_of(const struct link_flow *flow, uint64_t now)
 {
   struct harp_flow_view view;
   if (!flow->tcp) {
-    return true; /* it was reset while its candidate was being opened */
+    return HEALTH_DEAD; /* it was reset while its candidate was being opened */
   }
   harp_flow_view(flow->tcp, &view);
   if (view.unacked == 0 || view.send_window == 0) {
-    return view.probes >= SILENT_PROBES; /* a peer that is only slow to receive answers probes */
+    /* A peer that is only slow to receive answers probes. */
+    return view.probes >= SILENT_PROBES ? HEALTH_DEAD : HEALTH_GOOD;
   }
   /* Answers may have stayed unread while this process did not run. */
   uint64_t since = larger(view.last_progress, harp_instance_resumed(flow->instance));
   uint64_t rto = view.rto_us * 1000ull;
   uint64_t stuck = now - since;
   uint64_t stall_limit = bounded(flow, larger(4 * rto, STALL_MIN));
-  if (stuck > bounded(flow, alone_limit(flow, rto))) {
-    return true;
+  if (stuck > bounded(flow, alone_limit(flow, rto)) ||
+      (stuck > stall_limit && peer_sent_since(flow, since + stall_limit / 2))) {
+    return HEALTH_DEAD;
   }
-  if (stuck > stall_limit / 2) {
-    atomic_store_explicit(&flow->link->doubted, now, memory_order_relaxed);
-  }
-  return stuck > stall_limit && peer_sent_since(flow, since + stall_limit / 2);
+  return stuck > stall_limit / 2 ? HEALTH_DOUBTFUL : HEALTH_GOOD;
 }
 
-/* All outstanding data of a link may be on one dead flow. The other flows are idle then, so they
- * probe the peer to show that it is alive. */
+bool flow_is_dead(const struct link_flow *flow, uint64_t now)
+{
+  return health_of(flow, now) == HEALTH_DEAD;
+}
+
+/* All outstanding data of a link may be on one doubtful flow. The other flows are idle then, so
+ * they probe the peer to show that it is alive. */
 static void publish_liveness(struct link_flow *flow, uint64_t now)
 {
   struct harp_flow_view view;
@@ -155,7 +166,11 @@ void flow_watch(struct link_flow *flow, uint64_t now)
     return;
   }
   watch_progress(flow);
-  bool dead = flow_is_dead(flow, now);
+  enum health health = health_of(flow, now);
+  bool dead = health == HEALTH_DEAD;
+  if (health == HEALTH_DOUBTFUL) {
+    atomic_store_explicit(&link->doubted, now, memory_order_relaxed);
+  }
   if (flow->tcp) {
     publish_liveness(flow, now);
     flow_sched_tick(flow);
