@@ -18,7 +18,7 @@ enum {
 
 /*
  * Returns the place of a copy in the ring: `at`, or soon after it. A long copy gets the same offset
- * in its page as data, because copying is slow at some other distances (packet_tx.c).
+ * in its page as data. Copying is slow at some other offsets, by 4K aliasing (packet_tx.c).
  */
 static uint32_t position(uint32_t at, const uint8_t *data, uint32_t length)
 {

@@ -13,10 +13,10 @@
 #define DOUBT_TIME 800000000ull /* ns of silence before the neighbour is probed by ARP */
 #define ARP_ROUND 8000000000ull /* ns that one round of ARP requests takes */
 
-/* The kernel of a live host answers ARP. One silent NIC says nothing about the host if the link may
- * use others: the sender moves the flow, at the latest when its process is no longer stopped.
- * timeout_ms limits the wait. A failed round of requests does not count if it ended
- * before the link began to wait, or if it began while this host's own network link was down. */
+/* Whether the peer's host is dead: its kernel owns the address, and answered none of a round of ARP
+ * requests. A round proves nothing in three cases. The link has other routes: one NIC may be silent
+ * alone, the sender moves the flow, and timeout_ms limits the wait. The round ended before the link
+ * began to wait. The round began while this host's own network link was down. */
 static bool host_is_dead(const struct link_flow *flow, const struct harp_flow_view *view)
 {
   struct harp_instance *instance = flow->instance;

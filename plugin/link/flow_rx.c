@@ -150,10 +150,11 @@ static struct destination early_destination(const struct link_flow *flow)
   return never ? (struct destination){0} : payload_destination(flow);
 }
 
-/* Where the payload of the next chunk belongs, if its header follows the bytes that
- * early_destination tells, and nothing else. It is a guess: the next chunk goes on with the
- * message, or begins the next one, and is as long as the first chunk of this message. It needs two
- * messages alike to guess about a third. Only a link of one flow has its chunks in order. */
+/* Guesses where the payload of the next chunk belongs, if only that chunk's header comes in
+ * between. The next chunk continues this message, or begins the next one. Its guessed length is
+ * that of this message's first chunk. A guess about another message needs two messages with equal
+ * first chunks (steady). Chunks arrive in order on a link with one flow only, so other links get no
+ * guess. */
 static struct destination next_destination(const struct link_flow *flow)
 {
   const struct net_link *link = flow->link;

@@ -186,7 +186,7 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
   out->chunk.flags |= shared_acks(flow, out);
   write_header(flow, out);
   flow_holds_more(flow, out->left);
-  push_rest(flow, out);
+  push_rest(flow, out); /* cannot fail: flow_pull has checked that there is room */
   harp_instance_count(flow->instance, HARP_COUNTER_chunks_out, 1);
   flow_trace(flow, HARP_TRACE_chunk_out, out->chunk.length, (uint32_t)offset);
   return out->left;

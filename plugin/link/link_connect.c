@@ -401,6 +401,7 @@ int net_connect(int device, void *handle, struct net_link **out)
     link_progress(link);
     int opened = open_others(link);
     error = link_error(link);
+    /* A link that the peer has closed is returned: NCCL learns it from its next request. */
     result = opened ? opened : error == -ESHUTDOWN ? 0 : error;
     if (result != 0) {
       transport_remove_link(transport, link);

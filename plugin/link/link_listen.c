@@ -232,7 +232,8 @@ static bool may_replace(const struct link_flow *flow, const struct hello *hello)
   return hello->epoch > flow->epoch && flow->state == FLOW_OPEN && flow->tcp;
 }
 
-/* Replaces the connection of an open flow by that of fresh, and sends the welcome. */
+/* Replaces the connection of an open flow by that of fresh, frees fresh, and sends the welcome. Of
+ * the bytes that the old connection has received, the hellos are no chunks and do not count. */
 static void continue_flow(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
 {
   uint32_t handshake = flow_expected_hello(old);
@@ -250,7 +251,9 @@ void listener_continue(struct link_flow *flow, const struct hello *hello)
   flow_reopen(flow);
 }
 
-/* A hello for a flow that has a new connection here. false: fresh was freed. */
+/* A hello with an epoch asks to continue a flow over the connection of fresh. The flow may be on
+ * this instance, and gets the connection at once. If it is on another one, or has no connection, a
+ * move begins. Any other hello is rejected. false: fresh was freed. */
 static bool replace(struct link_flow *fresh, struct link_instance *part, const struct hello *hello)
 {
   struct link_flow *old = part->link->flows[hello->flow];
