@@ -156,8 +156,9 @@ void harp_instance_progress(struct harp_instance *instance);
 /* Queues work for the next poll, and wakes a sleeping worker. Any thread. */
 void harp_instance_post(struct harp_instance *instance, struct harp_post *post);
 
-/* Runs function under the poll lock and waits for it, at most timeout_ms of running time. The
- * caller polls while it waits. 0; -ETIMEDOUT: function has not run and will not run; -ENOMEM. Any
+/* Runs function under the poll lock and waits for it. The caller polls while it waits: at most
+ * timeout_ms of running time until function begins, and without limit until it ends. *argument must
+ * live until the call returns. 0; -ETIMEDOUT: function has not run and will not run; -ENOMEM. Any
  * thread, but not from callbacks. */
 int harp_instance_call(struct harp_instance *instance,
                        void (*function)(struct harp_instance *instance, void *argument),
