@@ -59,10 +59,14 @@ enum tcp_opening {
  * or no route. */
 struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
                             uint16_t local_port, enum tcp_opening opening);
+/* Changes the state, and the gauge of established connections. */
 void tcp_set_state(struct harp_tcp *tcp, uint8_t state);
+/* The handshake is complete: enters ESTABLISHED and calls established() or the listener's accept().
+ * The connection may be closed on return. */
 void tcp_become_established(struct harp_tcp *tcp);
 /* Takes the options of the peer's SYN. */
 void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment);
+/* Computes snd.mss again from the peer's MSS, the MTU, TCP_MAXSEG and the options. */
 void tcp_set_mss(struct harp_tcp *tcp);
 /* Enters TIME-WAIT. */
 void tcp_time_wait(struct harp_tcp *tcp);
@@ -84,9 +88,9 @@ uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer);
 
 /* Half-open connections of listeners. tcp_become_established and tcp_finish remove them again. */
 void tcp_join_half_open(struct harp_listener *listener, struct harp_tcp *tcp);
-/* Drops the oldest half-open connection of a list to make room. least: its minimum age, ns; 0: any
- * age. false: it is NULL because the list is empty, or it is younger than least. Also
- * false if least is not 0: its handshake is complete, and it waits for the accept queue. */
+/* Drops the half-open connection `oldest` to make room; NULL: there is none. least > 0: only if it
+ * is at least `least` ns old and its handshake is not complete; 0: in any case. Returns whether it
+ * was dropped. */
 bool tcp_drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least);
 /* Returns the first connection of a list linked by tcp->turn; NULL: the list is empty. */
 struct harp_tcp *tcp_oldest_of(struct harp_list *turns);

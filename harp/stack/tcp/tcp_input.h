@@ -3,12 +3,9 @@
 #ifndef HARP_STACK_TCP_INPUT_H
 #define HARP_STACK_TCP_INPUT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 struct harp_segment;
 struct harp_stack;
-struct harp_tcp;
+/* Takes a segment whose headers and checksum are right. Its connection may be closed on return. */
 void tcp_input(struct harp_stack *stack, struct harp_segment *segment);
 
 #endif

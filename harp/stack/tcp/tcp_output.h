@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 struct harp_record;
-struct harp_segment;
-struct harp_stack;
 struct harp_tcp;
+/* Sends lost data, then new data, as far as windows and the port allow. Calls pull; the owner may
+ * close the connection. */
 void tcp_output(struct harp_tcp *tcp);
 /* Sends a zero-window probe, which carries the next data (RFC 9293, 3.8.6.1). false: the port is
  * full, or no memory. */

@@ -10,9 +10,12 @@
 struct harp_packet;
 struct harp_pool;
 struct harp_tcp;
+/* Takes payload that begins at seq, trimmed to the window: delivers it, queues it, or stores it out
+ * of order. The owner may close the connection. */
 void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, uint32_t length);
 /* Accepts payload that begins at RCV.NXT. The owner took `taken` bytes; stores the rest. */
 void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length, uint32_t taken);
+/* Delivers the receive queue, as far as the owner takes it. The owner may close the connection. */
 void tcp_rcvq_deliver(struct harp_tcp *tcp);
 size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek);
 /* Passes the receive queue to the caller as a chain of packets, which the caller must free; NULL:

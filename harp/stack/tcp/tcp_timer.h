@@ -15,10 +15,15 @@ static inline void tcp_timer_stop(struct harp_tcp *tcp, enum harp_timer timer)
 {
   tcp->timers[timer] = TIMER_OFF;
 }
+/* Returns the earliest deadline, ns; TIMER_OFF: none. Corrects late keys, so it changes the heap.
+ */
 uint64_t tcp_timers_next(struct harp_stack *stack);
+/* Stops all timers and removes the connection from the heap. */
 void tcp_timers_remove(struct harp_tcp *tcp);
+/* Starts the timer for the SYN, the RTO or the persist timer, by the state. Stops it if neither
+ * data nor a FIN is outstanding or unsent. */
 void tcp_arm_rto(struct harp_tcp *tcp);
-
+/* Starts TIMER_TLP if a probe would be useful, else stops it. */
 void tcp_arm_tail_probe(struct harp_tcp *tcp);
 
 #endif

@@ -11,7 +11,8 @@
 /* Adds the time since the last change to the old state, and begins the new one. */
 void tcp_wait_change(struct harp_tcp *tcp, enum tcp_wait wait);
 
-/* Called at the end of each output, when tcp_arm_rto finds no data, and when the connection ends. */
+/* Called at the end of each output, when tcp_arm_rto finds no data, and when the connection ends.
+ */
 static inline void tcp_wait_for(struct harp_tcp *tcp, enum tcp_wait wait)
 {
   if (tcp->waits.now != wait) {
