@@ -17,9 +17,10 @@ uint8_t *harp_packet_front(struct packet_queue *queue, unsigned i)
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Adds the second place to the slot of a frame that leaves the first one after `left` bytes. A
- * first part that is too short to make room for a header stays in the slot. The stride does not
- * bound the second place, because no frame of the burst comes behind it. */
+/* Adds the hint's second buffer to the slot of a frame that fills the first one after `left` bytes.
+ * The first part stays in the slot if it is shorter than a header, because a split needs room for a
+ * header in the gap. This frame ends the burst, so its second part may be longer than the stride.
+ */
 static void apply_next(struct packet_slot *slot, const struct harp_rx_hint *hint, size_t left)
 {
   bool kept = left < slot->header;

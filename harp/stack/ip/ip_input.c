@@ -145,8 +145,11 @@ static uint32_t join(const struct harp_rx_frame *frame, uint8_t *out, uint32_t s
   return first + second;
 }
 
-/* Returns the headers in one piece and the payload in one piece. small: 2048 bytes for headers that
- * the port has split. */
+/* Returns the headers in one piece and the payload in one piece. There are three cases:
+ *   - The frame is one piece, or the port has split it behind the TCP headers: it stays as it is.
+ *   - The port has split the headers, or it has split a frame without TCP: the first bytes are
+ *     copied to `small`, which has HEADERS_JOINED bytes.
+ *   - The port has split the payload: the frame is copied to the stack's buffer. */
 static struct view join_pieces(struct harp_stack *stack, const struct harp_rx_frame *frame,
                                uint8_t *small)
 {
@@ -170,7 +173,7 @@ static struct view join_pieces(struct harp_stack *stack, const struct harp_rx_fr
       rest = frame->payload + (contiguous - frame->header_length);
     }
   } else if (wanted < contiguous) {
-    /* Payload in two pieces is rare: join it in the stack's buffer. */
+    /* Payload in two pieces is rare. */
     start = stack->linear;
     contiguous = join(frame, stack->linear, sizeof stack->linear);
   }

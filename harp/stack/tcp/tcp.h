@@ -227,7 +227,7 @@ struct harp_tcp {
   uint32_t cwnd, ssthresh; /* bytes; only tcp_cwnd.h and tcp_cwnd.c change them */
   uint32_t growth_due;     /* bytes SACKed before the next advance of SND.UNA: cwnd grows then */
   bool cwnd_limited;
-  bool cwnd_used;   /* cwnd is the limit of the owner, until shared_ack.end is acknowledged */
+  bool cwnd_used;   /* cwnd counts as the limit until shared_ack.end is acknowledged */
   uint8_t recovery; /* enum harp_recovery */
   uint8_t backoff;
   uint8_t duplicates; /* duplicate ACKs in a row, without SACK */

@@ -310,8 +310,9 @@ static uint32_t trim_to_window(const struct harp_tcp *tcp, const struct harp_seg
   return length;
 }
 
-/* RFC 5681, 4.2: acknowledge at once out-of-order data, duplicates and data that fills a hole; also
- * data beyond the window. Ask before the payload is queued. length: bytes within the window. */
+/* Whether to acknowledge the segment at once: out-of-order data, duplicates and data that fills a
+ * hole (RFC 5681, 4.2), and data beyond the window. Ask before the payload is queued, because it
+ * changes the answer. length: bytes of payload within the window. */
 static bool wants_immediate_ack(const struct harp_tcp *tcp, const struct harp_segment *segment,
                                 uint32_t length)
 {

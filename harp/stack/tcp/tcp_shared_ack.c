@@ -13,8 +13,9 @@ static bool leaves_room(const struct harp_tcp *tcp, uint32_t outstanding, uint32
   return outstanding + HARP_MAX(window / 4, tcp->snd.mss) <= window;
 }
 
-/* The owner leaves a part of cwnd free, so cwnd would never grow. Most of it is in use, so the
- * acknowledgements of these bytes may open it (RFC 7661, 4.3). */
+/* Whether both windows have room for these bytes and for later ones. The owner keeps a quarter of
+ * cwnd free for shared ACKs, so cwnd never looks used up and would not grow. cwnd_used makes it
+ * count as the limit until these bytes are acknowledged (RFC 7661, 4.3). */
 static bool window_has_room(struct harp_tcp *tcp, uint32_t bytes)
 {
   uint32_t outstanding = tcp->snd.end + bytes - tcp->snd.una;

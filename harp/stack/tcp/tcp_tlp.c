@@ -50,6 +50,7 @@ static void send_probe(struct harp_tcp *tcp)
       struct harp_record *right = tcp_record_split(tcp, last, last->end - tcp->snd.mss);
       last = right ? right : last;
     }
+    /* Only lost records are retransmitted. So the trace tells of a loss before each such probe. */
     tcp_mark_lost(tcp, last);
     tcp_retransmit(tcp, last, tcp->snd.mss);
   }

@@ -30,7 +30,7 @@ static void undo(struct harp_tcp *tcp)
 
 /* The timeout was spurious (the peer's host was busy): the rest of that flight is in flight too. It
  * was sent before the other records in flight, so it goes to the front of the list by send time. */
-static void timeout_was_spurious(struct harp_tcp *tcp)
+static void undo_timeout(struct harp_tcp *tcp)
 {
   COUNT(tcp->stack, tcp_spurious);
   for (struct harp_record *record = tcp->flight.lost_first; record; record = record->newer) {
@@ -47,16 +47,17 @@ static void timeout_was_spurious(struct harp_tcp *tcp)
   undo(tcp);
 }
 
-/* Undoes recovery if the acknowledgement shows that it was spurious. Data that was not
- * retransmitted shows it after a timeout (RFC 5682, with SACK). Timestamps show it in both
- * recoveries (RFC 3522). No other retransmission may be in flight in fast recovery (RFC 4015). */
+/* Undoes recovery if this acknowledgement shows that nothing was lost. After a timeout: data
+ * arrived that was never retransmitted (RFC 5682, with SACK), or the timestamp echo is older than
+ * the first retransmission (RFC 3522). In fast recovery: only the timestamp echo counts, and no
+ * other retransmission may be in flight (RFC 4015). */
 void tcp_undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   if (!tcp->undo.possible) {
     return;
   }
   if (tcp->recovery == RECOVERY_RTO && (result->first_copy || (result->original && tcp->sack))) {
-    timeout_was_spurious(tcp);
+    undo_timeout(tcp);
   } else if (tcp->recovery == RECOVERY_FAST && result->first_copy && tcp->flight.retrans_out == 0) {
     COUNT(tcp->stack, tcp_spurious);
     undo(tcp);
