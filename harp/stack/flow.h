@@ -129,7 +129,11 @@ struct harp_endpoint {
   uint16_t port;
 };
 
-/* 0: any free local port. -EADDRINUSE, -ENOBUFS, -ENETUNREACH. */
+/* Opens a connection from local_port; 0: any free one. The next flush sends the SYN. The caller
+ * owns *tcp until closed() is called, or until harp_flow_abort or harp_flow_discard. Errors:
+ * -EINVAL: the peer's address or port is 0; -EADDRINUSE: the local port has a connection to this
+ * peer, or no port is free; -ENETUNREACH: the address is outside the prefix, and there is no
+ * gateway; -ENOBUFS: no connection block is free. */
 int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp_endpoint peer,
                       const struct harp_flow_ops *ops, void *user, struct harp_tcp **tcp);
 /* backlog: most connections in SYN-RECEIVED at once. -EADDRINUSE, -ENOBUFS. */
@@ -175,8 +179,8 @@ size_t harp_packets_read(struct harp_stack *stack, struct harp_packet **packets,
                          size_t length, bool peek);
 void harp_packets_free(struct harp_stack *stack, struct harp_packet *packets);
 
-/* The flow `fresh` continues the flow `old` of the same stack. It inherits the bytes that `old` has
- * received in order and not delivered. `old` is freed. It sends no segment, nor calls closed(). */
+/* Gives the undelivered in-order bytes of `old` to `fresh`, whose receive queue must be empty, and
+ * frees `old`. Both belong to one stack. `old` sends no segment, and its closed() is not called. */
 void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old);
 /* Sends a FIN after everything that was pushed. closed() follows when both sides are done. */
 void harp_flow_close(struct harp_tcp *tcp);
@@ -228,16 +232,17 @@ void harp_flow_set_congestion(struct harp_tcp *tcp, const char *name);
  * name: NULL: the default. */
 const char *harp_congestion_name(const char *name);
 
-/* For deliver: the sender does not wait for the acknowledgement of the bytes that deliver takes,
- * all of them. Between HARP hosts, the stack acknowledges them with later ones, but at most 0.5 ms
- * later. more: the sender has more bytes of the same message. If they do not come, it has lost some
- * and waits after all, so the stack acknowledges the next segments at once. */
+/* The receiver calls it in deliver, and only if deliver takes all bytes that it was given. It says
+ * that the sender does not wait for their acknowledgement. Between HARP hosts, the stack then sends
+ * it with a later one, at most 0.5 ms later. more: the sender has more bytes of the same message.
+ * If they do not come, it has lost some and waits after all, so the stack acknowledges the next
+ * segments at once. */
 void harp_flow_share_ack(struct harp_tcp *tcp, bool more);
-/* For the sender: whether the peer may do so with the next `bytes` that are pushed. Then a quarter
- * of the window and a full segment stay free, so that later bytes can follow, and the stack takes
- * no sample of the round trip from these bytes. false if the last sample is too old, or the RTO
- * floor below 2 ms. */
-bool harp_flow_may_share_ack(struct harp_tcp *tcp, uint32_t bytes);
+/* The sender calls it directly before it pushes the next `bytes`. Returns whether the peer may
+ * share their acknowledgement. true: the stack takes no RTT sample from these bytes. false: the
+ * peer is no HARP host, or less than a quarter of cwnd or SND.WND or less than a segment would stay
+ * free, or the last RTT sample is older than 10 ms, or the RTO floor is below 2 ms. */
+bool harp_flow_try_share_ack(struct harp_tcp *tcp, uint32_t bytes);
 /* Sends a keepalive probe. A live peer must answer it. */
 void harp_flow_probe(struct harp_tcp *tcp);
 /* Sends an ARP request to the peer's host, at most one a second. Call it when the peer is silent.

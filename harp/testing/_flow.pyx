@@ -127,7 +127,7 @@ cdef extern from "harp/stack/flow.h":
     void harp_flow_abort(harp_tcp *tcp)
     void harp_flow_set_harp_peer(harp_tcp *tcp, uint32_t rto_min_us)
     void harp_flow_share_ack(harp_tcp *tcp, bint more)
-    bint harp_flow_may_share_ack(harp_tcp *tcp, uint32_t bytes)
+    bint harp_flow_try_share_ack(harp_tcp *tcp, uint32_t bytes)
     void harp_flow_set_timeout(harp_tcp *tcp, uint32_t timeout_ms)
     void harp_flow_set_keepalive(harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
                                  uint32_t probes)
@@ -507,7 +507,7 @@ cdef class Flow:
         harp_flow_set_harp_peer(self._open(), <uint32_t>rto_min_us)
 
     def may_share_ack(self, int size):
-        return bool(harp_flow_may_share_ack(self._open(), <uint32_t>size))
+        return bool(harp_flow_try_share_ack(self._open(), <uint32_t>size))
 
     def set_timeout(self, int timeout_ms):
         harp_flow_set_timeout(self._open(), <uint32_t>timeout_ms)

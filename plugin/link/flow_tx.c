@@ -149,7 +149,7 @@ static bool shares_ack(const struct link_flow *flow, uint32_t bytes)
 {
   uint64_t held = atomic_load_explicit(&flow->held, memory_order_relaxed);
   return held + bytes <= SHARED_BYTES && flow->chunk_head - flow->chunk_tail <= SHARED_CHUNKS &&
-         harp_flow_may_share_ack(flow->tcp, bytes);
+         harp_flow_try_share_ack(flow->tcp, bytes);
 }
 
 /* Which acknowledgements of a new chunk may come with later ones: a flag of the chunk's header. */
@@ -158,7 +158,7 @@ static uint8_t shared_acks(const struct link_flow *flow, const struct chunk_out 
   if (!out->request) {
     return shares_ack(flow, out->left) ? CHUNK_SHARES_ACK : 0;
   }
-  return harp_flow_may_share_ack(flow->tcp, out->left - 1) ? CHUNK_ACK_LAST : 0;
+  return harp_flow_try_share_ack(flow->tcp, out->left - 1) ? CHUNK_ACK_LAST : 0;
 }
 
 /* Puts a chunk into the stream: its header, and a reference to the payload. Returns its size in

@@ -27,7 +27,7 @@ static bool window_has_room(struct harp_tcp *tcp, uint32_t bytes)
   return fits && leaves_room(tcp, outstanding, tcp->snd.wnd);
 }
 
-bool harp_flow_may_share_ack(struct harp_tcp *tcp, uint32_t bytes)
+bool harp_flow_try_share_ack(struct harp_tcp *tcp, uint32_t bytes)
 {
   struct tcp_shared_ack *shared = &tcp->shared_ack;
   uint32_t now_ms = (uint32_t)(tcp->stack->now / NS_PER_MS);
