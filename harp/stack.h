@@ -70,6 +70,8 @@ struct harp_stack_callbacks {
   void (*output)(void *user, const struct iovec *iov, int count);
 };
 
+/* The caller must then set address, mac with HARP_LINK_ETHERNET, and seed. A seed must be random
+ * and secret: whoever knows it can forge segments. */
 void harp_stack_config_default(struct harp_stack_config *config);
 
 /* -EINVAL: a field is out of range; -ENOMEM. */
@@ -89,27 +91,53 @@ void harp_stack_advance(struct harp_stack *stack, uint64_t now_ns);
 uint64_t harp_stack_next_deadline(struct harp_stack *stack);
 
 /* Sockets are small non-negative numbers. No call blocks: calls return -EAGAIN or -EINPROGRESS
- * instead. */
+ * instead. All calls but the first return -EBADF for a number that is no socket. */
+
+/* Returns a new socket's number. -EMFILE: there are 2 * max_connections + 16 sockets. */
 int harp_tcp_socket(struct harp_stack *stack);
+/* address: a struct sockaddr_in, with the stack's address or 0; port 0: any free port. -EINVAL:
+ * length is too short, or the socket has a port; -EAFNOSUPPORT; -EADDRNOTAVAIL: another address;
+ * -EADDRINUSE. */
 int harp_tcp_bind(struct harp_stack *stack, int socket, const struct sockaddr *address,
                   socklen_t length);
+/* Another call for a listener changes its backlog. -EINVAL: the socket connects or is connected;
+ * -EADDRINUSE; -ENOBUFS: too many listeners. */
 int harp_tcp_listen(struct harp_stack *stack, int socket, int backlog);
+/* Returns the number of a connected socket. address may be NULL. -EINVAL: no listener; -EAGAIN: no
+ * connection waits. */
 int harp_tcp_accept(struct harp_stack *stack, int socket, struct sockaddr *address,
                     socklen_t *length);
+/* -EINPROGRESS: the SYN is sent, and harp_tcp_poll shows the result. -EALREADY: the socket still
+ * connects; -EISCONN: it was connected or listens. -EINVAL: length is too short, or address or port
+ * is 0; -EAFNOSUPPORT; -EADDRINUSE; -ENETUNREACH: no gateway for the address; -ENOBUFS: no memory
+ * for a connection. Any other error is that of the last attempt, and the next call begins a new
+ * one. */
 int harp_tcp_connect(struct harp_stack *stack, int socket, const struct sockaddr *address,
                      socklen_t length);
+/* -EINVAL: how is not SHUT_RD, SHUT_WR or SHUT_RDWR; -ENOTCONN. */
 int harp_tcp_shutdown(struct harp_stack *stack, int socket, int how);
+/* The number is free at once. The stack sends the rest of the data and a FIN. It sends a RST
+ * instead if received data is unread, or if SO_LINGER has the time 0. A listener also ends the
+ * connections that nobody has accepted. */
 int harp_tcp_close(struct harp_stack *stack, int socket);
+/* *length: size of value, and then the bytes written. -ENOPROTOOPT: no such option. */
 int harp_tcp_getsockopt(struct harp_stack *stack, int socket, int level, int option, void *value,
                         socklen_t *length);
+/* -ENOPROTOOPT: no such option; -EINVAL: length is too short, or the value out of range; -ENOENT:
+ * no such congestion control. */
 int harp_tcp_setsockopt(struct harp_stack *stack, int socket, int level, int option,
                         const void *value, socklen_t length);
 
-/* These calls copy the data. SO_SNDBUF and SO_RCVBUF bound the copies. Flags: MSG_MORE, MSG_PEEK,
- * MSG_DONTWAIT, MSG_NOSIGNAL and MSG_WAITALL (without effect). -EOPNOTSUPP or -EINVAL: any other
- * flag. */
+/* The two calls copy the data. SO_SNDBUF and SO_RCVBUF bound the copies. Both return the number of
+ * bytes, which may be less than length, and once the error with which the connection has ended.
+ * -EAGAIN: no room, no data, or the socket still connects; -ENOTCONN. */
+
+/* Flags: MSG_MORE, MSG_DONTWAIT, MSG_NOSIGNAL; -EOPNOTSUPP: any other. -EPIPE: the sending side is
+ * closed, or the connection has ended. */
 ssize_t harp_tcp_send(struct harp_stack *stack, int socket, const void *data, size_t length,
                       int flags);
+/* Flags: MSG_PEEK, MSG_DONTWAIT, MSG_NOSIGNAL, and MSG_WAITALL, which has no effect; -EINVAL: any
+ * other. 0: the peer or SHUT_RD has closed this side. */
 ssize_t harp_tcp_recv(struct harp_stack *stack, int socket, void *data, size_t length, int flags);
 
 /* POLLIN | POLLOUT | POLLHUP | POLLRDHUP | POLLERR, or a negative errno. */
@@ -126,9 +154,9 @@ int harp_stack_input_merged(struct harp_stack *stack, const void *frame, size_t 
 const char *harp_stack_counter_name(unsigned int index);
 uint64_t harp_stack_counter(struct harp_stack *stack, unsigned int index);
 
-/* -ENOTCONN: the socket is not connected. */
 int harp_tcp_getsockname(struct harp_stack *stack, int socket, struct sockaddr *address,
                          socklen_t *length);
+/* -ENOTCONN: the socket is not connected. */
 int harp_tcp_getpeername(struct harp_stack *stack, int socket, struct sockaddr *address,
                          socklen_t *length);
 
@@ -149,7 +177,14 @@ int harp_tcp_ready(struct harp_stack *stack, int *sockets, int max);
  * the stack does not measure them: fackets, last_ack_sent, rcv_rtt, pacing_rate, max_pacing_rate,
  * segs_out, segs_in, data_segs_in, data_segs_out, delivery_rate, sndbuf_limited,
  * delivered, delivered_ce, rehash, total_rto_time, delivery_rate_app_limited and
- * fastopen_client_fail.
+ * fastopen_client_fail. These fields differ from Linux's:
+ *
+ *   ato             config.delayed_ack_us
+ *   reordering      always 3
+ *   last_data_recv  since the last acceptable segment, with or without payload
+ *   last_ack_recv   since the last acknowledgement of new data or of a closed window, or since data
+ *                   was sent while none was in flight
+ *   pmtu            the peer's MSS option and 40 bytes, or the path MTU that ICMP has told
  */
 struct harp_tcp_info {
   uint8_t tcpi_state; /* as numbered in <netinet/tcp.h> */

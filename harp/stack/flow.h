@@ -270,12 +270,13 @@ struct harp_flow_view {
   uint32_t cwnd, ssthresh, send_window, receive_window, mss; /* bytes */
   uint32_t srtt_us, rttvar_us, min_rtt_us, rto_us;
   uint32_t in_flight, retransmits;
-  uint32_t unacked;       /* bytes pushed and not acknowledged */
-  uint32_t probes;        /* unanswered keepalive or window probes */
-  uint64_t last_progress; /* ns: last acknowledgement of new data, or of a closed window */
-  uint64_t last_receive;  /* ns: last acceptable segment from the peer */
-  uint64_t arp_failed; /* ns: when the last round of ARP requests to the peer's host failed; 0: it
-                          has answered since, or the peer is behind a gateway */
+  uint32_t unacked; /* bytes pushed and not acknowledged */
+  uint32_t probes;  /* unanswered keepalive or window probes */
+  /* ns: last acknowledgement of new data or of a closed window, or begin of the data in flight */
+  uint64_t last_progress;
+  uint64_t last_receive; /* ns: last acceptable segment from the peer */
+  uint64_t arp_failed;   /* ns: when the last round of ARP requests to the peer's host failed; 0: it
+                            has answered since, or the peer is behind a gateway */
   uint64_t bytes_in, bytes_out;
   /* How long the sender has waited so far: for acknowledgements of data in flight, for the peer's
    * window, and for room in the port's queue. */
