@@ -61,7 +61,6 @@ enum {
   TCP_FLAG_BYTE = 13,
   TCP_WINDOW_FIELD = 14,
   TCP_CHECKSUM = 16,
-  TCP_URGENT_POINTER = 18,
   TCP_HEADER = 20,
   TCP_MAX_HEADER = 60,
 
@@ -70,7 +69,6 @@ enum {
   FLAG_RST = 0x04,
   FLAG_PSH = 0x08,
   FLAG_ACK = 0x10,
-  FLAG_URG = 0x20,
 
   OPTION_END = 0,
   OPTION_NOP = 1,

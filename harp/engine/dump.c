@@ -25,34 +25,27 @@ static void *write_out(void *argument)
   return NULL;
 }
 
-int harp_dump_begin(const struct harp_trace *const *traces, unsigned count, const char *device,
-                    const char *reason, uint64_t now_ns)
+void harp_dump_begin(const struct harp_trace *const *traces, unsigned count, const char *device,
+                     const char *reason, uint64_t now_ns)
 {
   struct harp_trace_copy *copy;
   pthread_t thread;
-  int result = harp_trace_take(&copy, traces, count, device, reason, now_ns);
-  if (result != 0) {
-    return result;
+  if (harp_trace_take(&copy, traces, count, device, reason, now_ns) != 0) {
+    return;
   }
   atomic_fetch_add(&writing, 1);
-  result = harp_thread_start(&thread, write_out, copy, "harp-trace");
-  if (result != 0) {
+  if (harp_thread_start(&thread, write_out, copy, "harp-trace") != 0) {
     atomic_fetch_sub(&writing, 1);
     harp_trace_copy_free(copy);
-    return result;
+    return;
   }
   pthread_detach(thread);
-  return 0;
 }
 
-bool harp_dump_wait(unsigned ms)
+void harp_dump_wait(unsigned ms)
 {
   uint64_t deadline = harp_clock_ns() + ms * UINT64_C(1000000);
-  while (atomic_load(&writing) > 0) {
-    if (harp_clock_ns() > deadline) {
-      return false;
-    }
+  while (atomic_load(&writing) > 0 && harp_clock_ns() <= deadline) {
     harp_sleep_us(500);
   }
-  return true;
 }

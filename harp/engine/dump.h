@@ -9,19 +9,18 @@
 #ifndef HARP_ENGINE_DUMP_H
 #define HARP_ENGINE_DUMP_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "harp/engine/trace.h"
 
 /* Starts writing the traces of a NIC's count instances to a file; a log line will name the NIC and
- * the file. device, reason, now_ns and errors: as for harp_trace_take; also a negative errno if no
- * thread can be started. */
-int harp_dump_begin(const struct harp_trace *const *traces, unsigned count, const char *device,
-                    const char *reason, uint64_t now_ns);
+ * the file. device, reason and now_ns: as for harp_trace_take. Nothing is written if that fails, or
+ * if there is no thread. */
+void harp_dump_begin(const struct harp_trace *const *traces, unsigned count, const char *device,
+                     const char *reason, uint64_t now_ns);
 
-/* Waits at most ms milliseconds until all started traces are written. false: a trace is not written
- * yet, and its thread continues. Not in a forked child. */
-bool harp_dump_wait(unsigned ms);
+/* Waits at most ms milliseconds until all started traces are written. A thread that has not
+ * finished then continues. Not in a forked child. */
+void harp_dump_wait(unsigned ms);
 
 #endif

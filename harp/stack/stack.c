@@ -28,8 +28,7 @@
 
 enum {
   FLUSH_ROUNDS = 8, /* output may enable more output; this bounds the rounds */
-  HEADERS_MAX = MAX_HEADERS,
-  TSO_MAX = 65535, /* IPv4's total length */
+  TSO_MAX = 65535,  /* IPv4's total length */
 };
 
 void harp_stack_config_default(struct harp_stack_config *config)
@@ -119,7 +118,7 @@ static void set_up_link(struct harp_stack *stack)
   stack->link_header = stack->config.link == HARP_LINK_ETHERNET ? ETH_HEADER : 0;
   uint32_t largest = TSO_MAX - IP_HEADER - TCP_MAX_HEADER;
   if (stack->io.offloads & HARP_OFFLOAD_TSO) {
-    largest = HARP_MIN(largest, stack->io.max_frame - HEADERS_MAX);
+    largest = HARP_MIN(largest, stack->io.max_frame - MAX_HEADERS);
   }
   /* One output call makes one transmit record, even if the stack splits it into several frames. */
   stack->max_payload = largest;

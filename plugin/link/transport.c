@@ -104,10 +104,7 @@ void transport_serve(void)
   harp_log_drain(write_line, NULL);
 }
 
-int transport_forked(void)
-{
-  return atomic_load_explicit(&registry.forked, memory_order_relaxed) ? -EPERM : 0;
-}
+bool transport_forked(void) { return atomic_load_explicit(&registry.forked, memory_order_relaxed); }
 
 /* --- Open and close --- */
 

@@ -41,8 +41,8 @@ struct transport {
 
 /* The open transport, or NULL with *error set (-ENODEV: no init; -EPERM: in a forked child). */
 struct transport *transport_get(int *error);
-/* 0, or -EPERM in a forked child: HARP's state must not be touched there. */
-int transport_forked(void);
+/* Whether this is a forked child: HARP's state must not be touched there. */
+bool transport_forked(void);
 /* Does what pollers may not do: writes queued log lines with NCCL's logger, and starts writing the
  * trace that the first failure requested. Thread: one of NCCL's. */
 void transport_serve(void);
