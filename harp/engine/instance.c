@@ -451,11 +451,16 @@ int harp_instance_call(struct harp_instance *instance,
   return 0;
 }
 
-static void do_nothing(struct harp_instance *instance, void *argument) {}
+static void nothing(struct harp_instance *instance, void *argument) {}
+
+int harp_instance_barrier(struct harp_instance *instance, unsigned timeout_ms)
+{
+  return harp_instance_call(instance, nothing, NULL, timeout_ms);
+}
 
 void harp_instance_forsake_if_silent(struct harp_instance *instance, unsigned timeout_ms)
 {
-  if (harp_instance_call(instance, do_nothing, NULL, timeout_ms) == -ETIMEDOUT) {
+  if (harp_instance_barrier(instance, timeout_ms) == -ETIMEDOUT) {
     atomic_store(&instance->forsaken, true);
   }
 }

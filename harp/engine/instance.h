@@ -163,6 +163,9 @@ void harp_instance_post(struct harp_instance *instance, struct harp_post *post);
 int harp_instance_call(struct harp_instance *instance,
                        void (*function)(struct harp_instance *instance, void *argument),
                        void *argument, unsigned timeout_ms);
+/* Returns when the posts that were made before have run. Waits, and returns, as harp_instance_call.
+ */
+int harp_instance_barrier(struct harp_instance *instance, unsigned timeout_ms);
 /* For a process that exits. A thread may have ended inside a poll, or be this one, and then nobody
  * releases the poll lock. Later calls fail at once if this one finds that, after timeout_ms. */
 void harp_instance_forsake_if_silent(struct harp_instance *instance, unsigned timeout_ms);

@@ -66,8 +66,6 @@ static void say(const struct harp_engine *engine, const uint8_t *mac, char *erro
            engine->config.path);
 }
 
-static void nothing(struct harp_instance *instance, void *argument) {}
-
 /* Two calls run in two polls, each before its poll reads frames. So the second one knows of all
  * frames that waited before the first one. A waiting frame may show a conflict. Instance 0 comes
  * last, because it announces the address. */
@@ -75,7 +73,7 @@ static int judge_all(struct harp_engine *engine, char *error)
 {
   for (unsigned i = engine->instance_count; i-- > 0;) {
     struct verdict verdict = {0};
-    int result = harp_instance_call(engine->instances[i], nothing, NULL, CALL_MS);
+    int result = harp_instance_barrier(engine->instances[i], CALL_MS);
     if (result == 0) {
       result = harp_instance_call(engine->instances[i], judge, &verdict, CALL_MS);
     }

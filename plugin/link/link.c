@@ -324,8 +324,6 @@ static void detach(struct harp_instance *instance, void *argument)
   harp_instance_reclaim(instance);
 }
 
-static void quiesce(struct harp_instance *instance, void *argument) {}
-
 bool link_detach(struct net_link *link)
 {
   int error = link_error(link);
@@ -345,7 +343,7 @@ bool link_detach(struct net_link *link)
   /* Instances read each other's flows. Each must finish such a read before flows are freed. A move
    * that has released a flow must have posted its last step before `detach` is posted. */
   for (unsigned i = 0; i < link->part_count; i++) {
-    held |= harp_instance_call(link->parts[i].instance, quiesce, NULL, LINK_CLOSE_MS) != 0;
+    held |= harp_instance_barrier(link->parts[i].instance, LINK_CLOSE_MS) != 0;
   }
   for (unsigned i = 0; i < link->part_count; i++) {
     detaching.part = &link->parts[i];
@@ -354,7 +352,7 @@ bool link_detach(struct net_link *link)
   /* An instance may have failed the link and posted to the others before it was detached. These
    * calls return after such posts have run. */
   for (unsigned i = 0; i < link->part_count; i++) {
-    held |= harp_instance_call(link->parts[i].instance, quiesce, NULL, LINK_CLOSE_MS) != 0;
+    held |= harp_instance_barrier(link->parts[i].instance, LINK_CLOSE_MS) != 0;
   }
   if (held) {
     harp_log_post(HARP_LOG_WARN,
