@@ -445,16 +445,24 @@ const char *harp_config_innermost(const char *device)
   return device;
 }
 
+bool harp_config_has_scheme(const char *device, const char *scheme)
+{
+  const char *inner = harp_config_innermost(device);
+  size_t length = strlen(scheme);
+
+  return strncmp(inner, scheme, length) == 0 && inner[length] == ':';
+}
+
 bool harp_config_interface(const char *device, char *name)
 {
-  const char *inner = harp_config_innermost(device), *interface;
-  bool xdp = strncmp(inner, "xdp:", 4) == 0;
+  const char *interface;
+  bool xdp = harp_config_has_scheme(device, "xdp");
   size_t length;
 
-  if (!xdp && strncmp(inner, "packet:", 7) != 0) {
+  if (!xdp && !harp_config_has_scheme(device, "packet")) {
     return false;
   }
-  interface = strchr(inner, ':') + 1;
+  interface = strchr(harp_config_innermost(device), ':') + 1;
   length = xdp ? strcspn(interface, ",") : strlen(interface);
   if (length == 0 || length >= IF_NAMESIZE) {
     return false;
@@ -467,8 +475,7 @@ bool harp_config_interface(const char *device, char *name)
 /* An XDP program and its sockets belong to one process. */
 bool harp_config_shareable(const struct harp_config *config)
 {
-  return config->address.kernel &&
-         strncmp(harp_config_innermost(config->device), "packet:", 7) == 0;
+  return config->address.kernel && harp_config_has_scheme(config->device, "packet");
 }
 
 bool harp_config_peer_allowed(const struct harp_config *config, uint32_t address)

@@ -127,6 +127,9 @@ char *harp_config_format(const struct harp_config *config, enum harp_config_key 
 /* The device inside all fault:SPEC| wrappers, such as "packet:eth0". Points into device. */
 const char *harp_config_innermost(const char *device);
 
+/* Whether the device inside all wrappers has this scheme, such as "packet". */
+bool harp_config_has_scheme(const char *device, const char *scheme);
+
 /* Writes the interface of a device that the kernel keeps: "eth0" of "packet:eth0" and of
  * "xdp:eth0,mode=copy". name: IF_NAMESIZE bytes. false: the device is none, or the name is too
  * long. */

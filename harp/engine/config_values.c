@@ -96,22 +96,15 @@ static void write_text(const void *field, char *out, size_t size)
   snprintf(out, size, "%s", (const char *)field);
 }
 
-static bool starts(const char *text, const char *with)
-{
-  return strncmp(text, with, strlen(with)) == 0;
-}
-
 static bool read_device(const struct harp_config_key_info *key, const char *text, void *field)
 {
-  const char *inner = harp_config_innermost(text);
-
-  if (starts(inner, "packet:") || starts(inner, "xdp:")) {
+  if (harp_config_has_scheme(text, "packet") || harp_config_has_scheme(text, "xdp")) {
     char interface[IF_NAMESIZE];
     if (!harp_config_interface(text, interface) || strpbrk(interface, "/ \t")) {
       return false;
     }
-  } else if (starts(inner, "dpdk:") || starts(inner, "wire:")) {
-    if (inner[strlen("dpdk:")] == '\0') {
+  } else if (harp_config_has_scheme(text, "dpdk") || harp_config_has_scheme(text, "wire")) {
+    if (harp_config_innermost(text)[strlen("dpdk:")] == '\0') {
       return false;
     }
   } else {

@@ -73,8 +73,7 @@ static int stack_config(const struct harp_engine *engine, struct harp_stack_conf
 /* Whether `harp capture` needs the instances' help. */
 static bool sends_copies(const struct harp_engine *engine)
 {
-  return engine->statfile.path[0] &&
-         strncmp(harp_config_innermost(engine->config.device), "packet:", 7) != 0;
+  return engine->statfile.path[0] && !harp_config_has_scheme(engine->config.device, "packet");
 }
 
 static int create_instances(struct harp_engine *engine, char *error)

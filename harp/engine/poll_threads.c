@@ -185,12 +185,10 @@ static bool ports_suffice(const struct harp_config *config, unsigned instances,
 unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, unsigned cpus,
                                const char *root)
 {
-  const char *device = harp_config_innermost(config->device);
   if (config->instances) {
     return config->instances;
   }
-  if (strncmp(device, "packet:", strlen("packet:")) != 0 ||
-      strcmp(config->threads, "caller") == 0) {
+  if (!harp_config_has_scheme(config->device, "packet") || strcmp(config->threads, "caller") == 0) {
     return 1;
   }
   struct harp_rank_topology topology;

@@ -26,7 +26,7 @@ static int from_options(struct nc_source *source, const struct nc_options *optio
   };
   char text[1024], error[HARP_CONFIG_ERROR_SIZE];
   size_t used = 0;
-  if (!options->address && strncmp(harp_config_innermost(options->device), "packet:", 7) != 0) {
+  if (!options->address && !harp_config_has_scheme(options->device, "packet")) {
     nc_fail("--device %s: only packet devices can share the kernel's address: give --address "
             "A.B.C.D/N, too",
             options->device);
