@@ -407,6 +407,7 @@ static void write_handle(const struct net_listener *listener, void *out)
       .mtu = engine->port->info.mtu,
       .device = listener->nic->device,
   };
+  _Static_assert(sizeof handle.ports == sizeof listener->ports, "a port of each instance");
   memcpy(handle.ports, listener->ports, sizeof handle.ports);
   memcpy(handle.token, listener->token, TOKEN_SIZE);
   handle_write(&handle, out);
