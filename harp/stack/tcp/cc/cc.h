@@ -54,7 +54,7 @@ uint32_t hystart_growth(const struct harp_hystart *hystart, uint32_t acked);
 
 extern const struct harp_cc_ops harp_cc_cubic, harp_cc_reno;
 
-/* NULL: unknown name. */
+/* name: NULL: the default. Returns NULL for an unknown name. */
 const struct harp_cc_ops *harp_cc_find(const char *name);
 
 #endif

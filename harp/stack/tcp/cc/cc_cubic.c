@@ -124,11 +124,3 @@ const struct harp_cc_ops harp_cc_cubic = {
     .on_loss = cubic_on_loss,
     .on_undo = cubic_on_undo,
 };
-
-const struct harp_cc_ops *harp_cc_find(const char *name)
-{
-  if (!name || strcmp(name, harp_cc_cubic.name) == 0) {
-    return &harp_cc_cubic;
-  }
-  return strcmp(name, harp_cc_reno.name) == 0 ? &harp_cc_reno : NULL;
-}
