@@ -57,6 +57,9 @@ struct harp_flow_ops {
   void (*closed)(void *user, struct harp_tcp *tcp, int error);
 };
 
+/* No callbacks: for a connection without an owner. */
+extern const struct harp_flow_ops harp_flow_no_ops;
+
 /* Trace events. They explain later why a connection was slow or failed. A connection's
  * time-sequence graph can be drawn from them. Field b is a byte offset: 0 is the first byte of the
  * connection. */

@@ -508,9 +508,8 @@ static void unlink_flow(struct link_flow *flow)
  * report an error to the peer. */
 static void leave_connection(struct link_flow *flow)
 {
-  static const struct harp_flow_ops no_callbacks = {0};
   if (flow->tcp) {
-    harp_flow_attach(flow->tcp, &no_callbacks, NULL);
+    harp_flow_attach(flow->tcp, &harp_flow_no_ops, NULL);
   }
 }
 

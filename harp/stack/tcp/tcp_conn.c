@@ -30,7 +30,7 @@ enum {
   OWN_SHARE = 8, /* one of this many connections is reserved for active opens */
 };
 
-static const struct harp_flow_ops nobody;
+const struct harp_flow_ops harp_flow_no_ops;
 
 /* --- The table --- */
 
@@ -181,7 +181,7 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
       .rtt.rto_min = config->rto_min_us * NS_PER_US,
       .rtt.min = UINT64_MAX,
       .heap_index = UINT32_MAX,
-      .ops = &nobody,
+      .ops = &harp_flow_no_ops,
       .last_send = stack->now,
       .last_receive = stack->now,
       .last_progress = stack->now,

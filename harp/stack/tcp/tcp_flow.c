@@ -292,8 +292,7 @@ void harp_flow_discard(struct harp_tcp *tcp)
 
 void harp_flow_detach(struct harp_tcp *tcp)
 {
-  static const struct harp_flow_ops nobody = {0};
-  harp_flow_attach(tcp, &nobody, NULL);
+  harp_flow_attach(tcp, &harp_flow_no_ops, NULL);
   tcp_detach(tcp);
   bool all_acked = tcp->state == TCP_LAST_ACK && tcp->snd.una == tcp->snd.nxt;
   if (tcp->state == TCP_FIN_WAIT2 || all_acked) {
