@@ -238,8 +238,7 @@ static void service(struct harp_tcp *tcp)
   bool wanted = tcp->ack.state != ACK_IDLE;
   tcp_output(tcp);
   /* Data segments carry the acknowledgement, but only a bare ACK carries SACK blocks. */
-  bool beyond = tcp->rcv.ooo || tcp->fin_waiting;
-  bool sack = wanted && (beyond || tcp->rcv.dsack_start != tcp->rcv.dsack_end);
+  bool sack = wanted && tcp_has_gaps(tcp);
   if (tcp->state == TCP_CLOSE || (tcp->ack.state == ACK_IDLE && !sack)) {
     return;
   }

@@ -297,6 +297,18 @@ static inline uint32_t tcp_in_flight(const struct harp_tcp *tcp)
          tcp->flight.retrans_out;
 }
 
+/* Whether pushed data was never sent. */
+static inline bool tcp_has_unsent(const struct harp_tcp *tcp)
+{
+  return tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
+}
+
+/* Whether there may be a SACK block to send. Most ACKs have none. */
+static inline bool tcp_has_gaps(const struct harp_tcp *tcp)
+{
+  return tcp->rcv.ooo || tcp->fin_waiting || tcp->rcv.dsack_start != tcp->rcv.dsack_end;
+}
+
 static inline bool tcp_can_receive(const struct harp_tcp *tcp)
 {
   return tcp->state == TCP_ESTABLISHED || tcp->state == TCP_FIN_WAIT1 ||

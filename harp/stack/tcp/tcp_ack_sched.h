@@ -34,7 +34,7 @@ static inline bool tcp_ack_extend(struct harp_tcp *tcp)
 static inline bool tcp_ack_waits_for_nothing(const struct harp_tcp *tcp)
 {
   /* Data goes out at the end of this burst. */
-  bool with_data = tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
+  bool with_data = tcp_has_unsent(tcp);
   return tcp->ack.state != ACK_IDLE && !tcp->harp_peer && !with_data;
 }
 /* TIMER_DELAYED_ACK has expired. */

@@ -120,19 +120,13 @@ uint32_t tcp_options_syn(const struct harp_tcp *tcp, uint8_t *out, bool with_ack
   return (uint32_t)(p - out);
 }
 
-/* Whether there may be a SACK block to send. Most ACKs have none. */
-static bool has_gaps(const struct harp_tcp *tcp)
-{
-  return tcp->rcv.ooo || tcp->fin_waiting || tcp->rcv.dsack_start != tcp->rcv.dsack_end;
-}
-
 uint32_t tcp_options_write(struct harp_tcp *tcp, uint8_t *out, bool with_sack)
 {
   uint8_t *p = out;
   if (tcp->timestamps) {
     p = write_timestamp(tcp, p, tcp->ts.recent);
   }
-  if (with_sack && tcp->sack && has_gaps(tcp)) {
+  if (with_sack && tcp->sack && tcp_has_gaps(tcp)) {
     uint32_t blocks[TCP_MAX_SACKS][2];
     int max = tcp->timestamps ? 3 : 4; /* the most that fit in 40 bytes of options */
     int count = tcp_rcvq_sacks(tcp, blocks, max);

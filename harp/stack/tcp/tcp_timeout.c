@@ -111,8 +111,7 @@ static void keepalive_timer(struct harp_tcp *tcp)
   /* The retransmission timer covers a SYN, data in flight and unsent data. A peer that has sent its
    * FIN may be gone: its silence must not end the connection before the owner has read its last
    * bytes. */
-  bool sends = !tcp_synchronized(tcp) || tcp->flight.first ||
-               tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
+  bool sends = !tcp_synchronized(tcp) || tcp->flight.first || tcp_has_unsent(tcp);
   bool needless = sends || (tcp->rcv.fin_received && tcp->rcv.queued);
   if (quiet < idle || needless) {
     uint64_t next = quiet < idle ? tcp->last_receive + idle : stack->now + idle;
