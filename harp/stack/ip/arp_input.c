@@ -41,9 +41,8 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length)
     return;
   }
   const uint8_t *arp = frame + ETH_HEADER;
-  static const uint8_t fixed[ARP_OPERATION] = {0, 1, 8, 0, 6, 4};
   uint16_t operation = load_be16(arp + ARP_OPERATION);
-  if (memcmp(arp, fixed, sizeof fixed) != 0 ||
+  if (memcmp(arp, arp_fixed, sizeof arp_fixed) != 0 ||
       (operation != ARP_REQUEST && operation != ARP_REPLY)) {
     COUNT(stack, rx_drop_malformed);
     return;
