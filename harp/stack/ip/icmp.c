@@ -13,8 +13,7 @@
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_conn.h"
-#include "harp/stack/tcp/tcp_rack.h"
-#include "harp/stack/tcp/tcp_sndq.h"
+#include "harp/stack/tcp/tcp_recovery.h"
 
 enum {
   ICMP_RATE = 1000, /* messages sent per second at most (RFC 1812, 4.3.2.8) */
@@ -75,24 +74,9 @@ void icmp_send_unreachable(struct harp_stack *stack, const uint8_t *ip, uint32_t
 
 static void too_big(struct harp_tcp *tcp, uint32_t mtu)
 {
-  struct harp_stack *stack = tcp->stack;
-  uint32_t overhead = IP_HEADER + TCP_HEADER;
-  mtu = HARP_MAX(mtu, (uint32_t)PMTU_FLOOR);
-  if (mtu - overhead >= tcp->snd.peer_mss || mtu >= stack->config.mtu) {
-    COUNT(stack, icmp_ignored);
-    return;
-  }
-  COUNT(stack, icmp_too_big_in);
-  tcp->snd.peer_mss = mtu - overhead;
-  tcp_set_mss(tcp);
-  /* The segment that was too big is lost. Mark all data in flight lost, and retransmit it in
-   * smaller segments. */
-  for (struct harp_record *record = tcp->flight.first; record; record = record->next) {
-    if (record->state == RECORD_IN_FLIGHT) {
-      tcp_mark_lost(tcp, record);
-    }
-  }
-  tcp_mark_dirty(tcp);
+  bool lowered = tcp_lower_path_mtu(tcp, HARP_MAX(mtu, (uint32_t)PMTU_FLOOR));
+  COUNT_N(tcp->stack, icmp_too_big_in, lowered);
+  COUNT_N(tcp->stack, icmp_ignored, !lowered);
 }
 
 static void error_input(struct harp_stack *stack, const uint8_t *icmp, uint32_t length)

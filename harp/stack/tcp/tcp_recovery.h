@@ -3,6 +3,9 @@
 #ifndef HARP_STACK_TCP_RECOVERY_H
 #define HARP_STACK_TCP_RECOVERY_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 struct harp_ack_result;
 struct harp_tcp;
 /* An acknowledgement was processed: detects losses, begins or ends recovery, updates cwnd and
@@ -13,5 +16,9 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
 void tcp_recovery_on_rto(struct harp_tcp *tcp);
 /* TIMER_RACK has expired: detects losses. */
 void tcp_recovery_on_rack_timer(struct harp_tcp *tcp);
+
+/* A router has told a path MTU, bytes: lowers snd.mss, and marks all data in flight lost. false:
+ * the MTU is not lower than the one in use. */
+bool tcp_lower_path_mtu(struct harp_tcp *tcp, uint32_t mtu);
 
 #endif
