@@ -60,17 +60,17 @@ static const char *sending(const struct harp_tcp *tcp)
 static const char *ooo_queue(const struct harp_tcp *tcp)
 {
   uint32_t at = tcp->rcv.nxt, count = 0;
-  REQUIRE(!tcp->rcv.ooo || (tcp->rcv.ooo->count > 0 && tcp->rcv.ooo->count <= TCP_MAX_RUNS));
-  for (const struct tcp_ooo_block *run; (run = tcp_ooo_block_at(tcp, count)); count++) {
-    REQUIRE(seq_gt(run->start, at) && seq_gt(run->end, run->start));
-    REQUIRE(seq_le(run->end, tcp->rcv.right));
-    at = run->end;
+  REQUIRE(!tcp->rcv.ooo || (tcp->rcv.ooo->count > 0 && tcp->rcv.ooo->count <= TCP_MAX_OOO_BLOCKS));
+  for (const struct tcp_ooo_block *block; (block = tcp_ooo_block_at(tcp, count)); count++) {
+    REQUIRE(seq_gt(block->start, at) && seq_gt(block->end, block->start));
+    REQUIRE(seq_le(block->end, tcp->rcv.right));
+    at = block->end;
   }
-  const struct tcp_ooo_block *run = tcp_ooo_newest(tcp);
-  for (; run && count > 0; run = tcp_ooo_older(tcp, run)) {
+  const struct tcp_ooo_block *block = tcp_ooo_newest(tcp);
+  for (; block && count > 0; block = tcp_ooo_older(tcp, block)) {
     count--;
   }
-  REQUIRE(count == 0 && !run);
+  REQUIRE(count == 0 && !block);
   return NULL;
 }
 

@@ -21,7 +21,7 @@ static struct tcp_ooo_queue *begin(struct harp_tcp *tcp)
   if (ooo) {
     ooo->count = 0;
     ooo->newest = TCP_OOO_NONE;
-    for (uint8_t i = 0; i < TCP_MAX_RUNS; i++) {
+    for (uint8_t i = 0; i < TCP_MAX_OOO_BLOCKS; i++) {
       ooo->order[i] = i;
     }
   }
@@ -49,15 +49,15 @@ static void join_time(struct tcp_ooo_queue *ooo, uint8_t slot)
   ooo->newest = slot;
 }
 
-static struct tcp_ooo_block *run_at(struct tcp_ooo_queue *ooo, uint32_t index)
+static struct tcp_ooo_block *block_at(struct tcp_ooo_queue *ooo, uint32_t index)
 {
-  return &ooo->run[ooo->order[index]];
+  return &ooo->block[ooo->order[index]];
 }
 
 struct tcp_ooo_block *tcp_ooo_block_at(const struct harp_tcp *tcp, uint32_t index)
 {
   struct tcp_ooo_queue *ooo = tcp->rcv.ooo;
-  return ooo && index < ooo->count ? run_at(ooo, index) : NULL;
+  return ooo && index < ooo->count ? block_at(ooo, index) : NULL;
 }
 
 uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq)
@@ -70,7 +70,7 @@ uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq)
   uint32_t middle = high - 1; /* after a single loss all new data extends the last block */
   uint64_t steps = 0;
   for (; low < high; steps++) {
-    bool before = seq_le(run_at(ooo, middle)->start, seq);
+    bool before = seq_le(block_at(ooo, middle)->start, seq);
     *(before ? &low : &high) = middle + before;
     middle = (low + high) / 2;
   }
@@ -85,23 +85,23 @@ struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint3
   if (!ooo && tcp->stack->packets.available > keep) {
     ooo = tcp->rcv.ooo = begin(tcp);
   }
-  if (!ooo || ooo->count == TCP_MAX_RUNS) {
+  if (!ooo || ooo->count == TCP_MAX_OOO_BLOCKS) {
     return NULL;
   }
   uint8_t *at = ooo->order + index;
   uint8_t slot = ooo->order[ooo->count];
   memmove(at + 1, at, ooo->count++ - index);
   *at = slot;
-  struct tcp_ooo_block *run = &ooo->run[slot];
-  *run = (struct tcp_ooo_block){.start = seq, .end = seq};
+  struct tcp_ooo_block *block = &ooo->block[slot];
+  *block = (struct tcp_ooo_block){.start = seq, .end = seq};
   join_time(ooo, slot);
   tcp->rcv.fin_newest = false;
-  return run;
+  return block;
 }
 
-void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run)
+void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *block)
 {
-  uint8_t slot = (uint8_t)(run - tcp->rcv.ooo->run);
+  uint8_t slot = (uint8_t)(block - tcp->rcv.ooo->block);
   leave_time(tcp->rcv.ooo, slot);
   join_time(tcp->rcv.ooo, slot);
   tcp->rcv.fin_newest = false;
@@ -123,12 +123,12 @@ void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index)
 
 const struct tcp_ooo_block *tcp_ooo_newest(const struct harp_tcp *tcp)
 {
-  return tcp->rcv.ooo ? &tcp->rcv.ooo->run[tcp->rcv.ooo->newest] : NULL;
+  return tcp->rcv.ooo ? &tcp->rcv.ooo->block[tcp->rcv.ooo->newest] : NULL;
 }
 
 const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp,
-                                          const struct tcp_ooo_block *run)
+                                          const struct tcp_ooo_block *block)
 {
-  uint8_t older = tcp->rcv.ooo->older[run - tcp->rcv.ooo->run];
-  return older != TCP_OOO_NONE ? &tcp->rcv.ooo->run[older] : NULL;
+  uint8_t older = tcp->rcv.ooo->older[block - tcp->rcv.ooo->block];
+  return older != TCP_OOO_NONE ? &tcp->rcv.ooo->block[older] : NULL;
 }

@@ -9,7 +9,7 @@
 
 struct harp_tcp;
 enum {
-  TCP_MAX_RUNS = 64, /* out-of-order blocks, per connection */
+  TCP_MAX_OOO_BLOCKS = 64, /* out-of-order blocks, per connection */
   TCP_OOO_NONE = 255,
 };
 
@@ -20,14 +20,15 @@ struct tcp_ooo_block {
 };
 
 /* A connection's out-of-order blocks (tcp_ooo.c), in the memory of a packet buffer. A slot is an
- * index of run[]. */
+ * index of block[]. */
 struct tcp_ooo_queue {
   uint8_t count;
-  uint8_t newest;              /* slot of the block that grew last */
-  uint8_t order[TCP_MAX_RUNS]; /* slots: first those in use, by sequence; then the free ones */
-  uint8_t newer[TCP_MAX_RUNS]; /* per slot: the slot of the block that grew next after it */
-  uint8_t older[TCP_MAX_RUNS]; /* per slot: the one that grew before it; TCP_OOO_NONE: none */
-  struct tcp_ooo_block run[TCP_MAX_RUNS];
+  uint8_t newest; /* slot of the block that grew last */
+  uint8_t
+      order[TCP_MAX_OOO_BLOCKS]; /* slots: first those in use, by sequence; then the free ones */
+  uint8_t newer[TCP_MAX_OOO_BLOCKS]; /* per slot: the slot of the block that grew next after it */
+  uint8_t older[TCP_MAX_OOO_BLOCKS]; /* per slot: the one that grew before it; TCP_OOO_NONE: none */
+  struct tcp_ooo_block block[TCP_MAX_OOO_BLOCKS];
 };
 _Static_assert(sizeof(struct tcp_ooo_queue) <= HARP_PACKET_SIZE, "it fits a packet buffer");
 
@@ -40,12 +41,12 @@ uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq);
 struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq,
                                      uint32_t keep);
 /* The block has grown: makes it the newest. */
-void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run);
+void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *block);
 /* Removes a block; the caller owns its packets. Frees the table with the last block. */
 void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index);
 /* Blocks in order of their last growth, the newest first; NULL: none. */
 const struct tcp_ooo_block *tcp_ooo_newest(const struct harp_tcp *tcp);
 const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp,
-                                          const struct tcp_ooo_block *run);
+                                          const struct tcp_ooo_block *block);
 
 #endif

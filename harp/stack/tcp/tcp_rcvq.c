@@ -78,9 +78,9 @@ static bool prune(struct harp_tcp *tcp)
     return false;
   }
   uint32_t farthest = tcp->rcv.ooo->count - 1u;
-  const struct tcp_ooo_block *run = tcp_ooo_block_at(tcp, farthest);
-  COUNT_N(tcp->stack, tcp_reassembly_pruned, run->end - run->start);
-  tcp_packets_free(&tcp->stack->packets, run->first);
+  const struct tcp_ooo_block *block = tcp_ooo_block_at(tcp, farthest);
+  COUNT_N(tcp->stack, tcp_reassembly_pruned, block->end - block->start);
+  tcp_packets_free(&tcp->stack->packets, block->first);
   tcp_ooo_remove(tcp, farthest);
   return true;
 }
@@ -100,21 +100,21 @@ static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32
 }
 
 /* Moves out-of-order blocks that have become contiguous with RCV.NXT to the receive queue. */
-static void take_runs(struct harp_tcp *tcp)
+static void take_blocks(struct harp_tcp *tcp)
 {
-  const struct tcp_ooo_block *run;
-  while ((run = tcp_ooo_block_at(tcp, 0)) && seq_le(run->start, tcp->rcv.nxt)) {
-    if (seq_lt(run->start, tcp->rcv.nxt)) {
-      tcp_rcvq_duplicate(tcp, run->start, seq_min(run->end, tcp->rcv.nxt));
+  const struct tcp_ooo_block *block;
+  while ((block = tcp_ooo_block_at(tcp, 0)) && seq_le(block->start, tcp->rcv.nxt)) {
+    if (seq_lt(block->start, tcp->rcv.nxt)) {
+      tcp_rcvq_duplicate(tcp, block->start, seq_min(block->end, tcp->rcv.nxt));
     }
-    struct harp_packet *first = trim(tcp, run->first, tcp->rcv.nxt);
+    struct harp_packet *first = trim(tcp, block->first, tcp->rcv.nxt);
     if (first) {
       *(tcp->rcv.queue_tail ? &tcp->rcv.queue_tail->next : &tcp->rcv.queue) = first;
-      tcp->rcv.queue_tail = run->last;
-      tcp->rcv.queued += run->end - tcp->rcv.nxt;
-      COUNT_N(tcp->stack, tcp_payload_in, run->end - tcp->rcv.nxt);
-      tcp->bytes_in += run->end - tcp->rcv.nxt;
-      tcp->rcv.nxt = run->end;
+      tcp->rcv.queue_tail = block->last;
+      tcp->rcv.queued += block->end - tcp->rcv.nxt;
+      COUNT_N(tcp->stack, tcp_payload_in, block->end - tcp->rcv.nxt);
+      tcp->bytes_in += block->end - tcp->rcv.nxt;
+      tcp->rcv.nxt = block->end;
     }
     tcp_ooo_remove(tcp, 0);
   }
@@ -135,12 +135,12 @@ void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end)
 /* Merges a block with the next one if they are adjacent. */
 static void join_next(struct harp_tcp *tcp, uint32_t index)
 {
-  struct tcp_ooo_block *run = tcp_ooo_block_at(tcp, index);
+  struct tcp_ooo_block *block = tcp_ooo_block_at(tcp, index);
   const struct tcp_ooo_block *next = tcp_ooo_block_at(tcp, index + 1);
-  if (next && run->end == next->start) {
-    *(run->last ? &run->last->next : &run->first) = next->first;
-    run->last = next->last;
-    run->end = next->end;
+  if (next && block->end == next->start) {
+    *(block->last ? &block->last->next : &block->first) = next->first;
+    block->last = next->last;
+    block->end = next->end;
     tcp_ooo_remove(tcp, index + 1);
   }
 }
@@ -153,16 +153,16 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
   uint32_t keep = tcp->stack->packets.total / 8;
   while (seq_lt(seq, end)) {
     uint32_t index = tcp_ooo_blocks_before(tcp, seq);
-    struct tcp_ooo_block *run = index ? tcp_ooo_block_at(tcp, index - 1) : NULL;
-    if (run && seq_le(seq, run->end)) {
+    struct tcp_ooo_block *block = index ? tcp_ooo_block_at(tcp, index - 1) : NULL;
+    if (block && seq_le(seq, block->end)) {
       index--;
-      tcp_ooo_touch(tcp, run);
-    } else if (!(run = tcp_ooo_insert(tcp, index, seq, keep))) {
+      tcp_ooo_touch(tcp, block);
+    } else if (!(block = tcp_ooo_insert(tcp, index, seq, keep))) {
       COUNT(tcp->stack, tcp_reassembly_drops);
       return;
     }
-    if (seq_lt(seq, run->end)) {
-      uint32_t known = seq_min(run->end, end);
+    if (seq_lt(seq, block->end)) {
+      uint32_t known = seq_min(block->end, end);
       tcp_rcvq_duplicate(tcp, seq, known);
       data += known - seq;
       seq = known;
@@ -170,12 +170,12 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
     const struct tcp_ooo_block *next = tcp_ooo_block_at(tcp, index + 1);
     uint32_t stop = next ? seq_min(end, next->start) : end;
     if (seq_lt(seq, stop)) {
-      uint32_t stored = store(tcp, &run->first, &run->last, seq, data, stop - seq, keep);
-      run->end += stored;
+      uint32_t stored = store(tcp, &block->first, &block->last, seq, data, stop - seq, keep);
+      block->end += stored;
       data += stored;
       seq += stored;
     }
-    if (run->start == run->end) {
+    if (block->start == block->end) {
       tcp_ooo_remove(tcp, index);
     } else {
       join_next(tcp, index);
@@ -201,7 +201,7 @@ void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length,
   tcp->bytes_in += accepted;
   COUNT_N(stack, tcp_payload_in, accepted);
   if (tcp->rcv.ooo) {
-    take_runs(tcp);
+    take_blocks(tcp);
     tcp_rcvq_deliver(tcp);
   }
 }
@@ -350,16 +350,16 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max)
     count = add_block(blocks, count, max, tcp->rcv.dsack_start, tcp->rcv.dsack_end);
     tcp->rcv.dsack_start = tcp->rcv.dsack_end = 0; /* RFC 2883, 4: a DSACK is sent once */
   }
-  const struct tcp_ooo_block *run = tcp_ooo_newest(tcp);
+  const struct tcp_ooo_block *block = tcp_ooo_newest(tcp);
   uint32_t fin = tcp->rcv.fin_seq;
   bool fin_alone = is_fin_alone(tcp);
-  if (fin_alone && (tcp->rcv.fin_newest || !run)) {
+  if (fin_alone && (tcp->rcv.fin_newest || !block)) {
     count = add_block(blocks, count, max, fin, fin + 1);
     fin_alone = false;
   }
-  for (; run && count < max; run = tcp_ooo_older(tcp, run)) {
-    bool with_fin = tcp->fin_waiting && run->end == fin;
-    count = add_block(blocks, count, max, run->start, run->end + with_fin);
+  for (; block && count < max; block = tcp_ooo_older(tcp, block)) {
+    bool with_fin = tcp->fin_waiting && block->end == fin;
+    count = add_block(blocks, count, max, block->start, block->end + with_fin);
     if (fin_alone) {
       /* The FIN comes second, whatever its age: it shows that the peer has sent everything before
        * it. */

@@ -18,7 +18,7 @@
 #include "harp/stack/tcp/tcp_sndq.h"
 
 /* Returns the last run that begins at seq or before; NULL: none. */
-static struct harp_record *ooo_block_before(struct harp_tcp *tcp, uint32_t seq)
+static struct harp_record *sacked_before(struct harp_tcp *tcp, uint32_t seq)
 {
   struct harp_record *run = tcp->flight.sack_hint ? tcp->flight.sack_hint : tcp->flight.sacked_last;
   uint64_t steps = 1;
@@ -95,7 +95,7 @@ static struct harp_record *split_for_block(struct harp_tcp *tcp, struct harp_rec
 static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
                        struct harp_ack_result *result)
 {
-  struct harp_record *run = ooo_block_before(tcp, start);
+  struct harp_record *run = sacked_before(tcp, start);
   if (run && seq_gt(run->end, start)) {
     start = run->end;
   }
