@@ -36,7 +36,7 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
       record->reference = tcp_sndq_seek(record->reference, end);
     }
   }
-  if (result->copies) {
+  if (result->retransmitted) {
     result->rtt = 0; /* data beyond the hole waited until the hole was filled */
   }
 }
@@ -92,7 +92,7 @@ static void advance_una(struct harp_tcp *tcp, uint32_t ack)
 /* The Eifel detection (RFC 3522, 3.2): the segment that fills the hole was sent before the first
  * retransmission, so that retransmission was spurious. It needs a retransmission in a later
  * timestamp tick. */
-static bool is_first_copy(const struct harp_tcp *tcp, const struct harp_ack_result *result)
+static bool is_original_by_echo(const struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   return tcp->undo.possible && tcp->undo.retransmits && tcp->flight.first->transmits > 1 &&
          result->timed && seq_lt(result->echo, tcp->undo.stamp);
@@ -131,8 +131,8 @@ static void take_acked(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
 {
   result->timed = tcp->timestamps && in->has_echo;
   result->echo = in->echo;
-  result->first_copy = is_first_copy(tcp, result);
-  if (result->first_copy) {
+  result->original_by_echo = is_original_by_echo(tcp, result);
+  if (result->original_by_echo) {
     tcp_rack_original_acked_after_retransmit(tcp);
   }
   ack_records(tcp, in->ack, result);
@@ -185,7 +185,7 @@ void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
   if (tcp->sack && sacks) {
     tcp_sack_input(tcp, sacks, &result);
   }
-  if (result.late && !result.copies) {
+  if (result.late && !result.retransmitted) {
     tcp_rack_reordering_seen(tcp, result.late);
   }
   if (tcp_rtt_is_sample(tcp->stack, result.rtt) && !tcp_shared_ack_ends(tcp, in->ack)) {

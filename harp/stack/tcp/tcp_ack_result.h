@@ -14,12 +14,12 @@ struct harp_ack_result {
   uint64_t rtt;     /* RTT sample, ns, of the last record that was sent only once (Karn); 0: none */
   bool was_limited; /* cwnd was the limit before this acknowledgement */
   uint64_t late;    /* ns: largest lateness of reordered data; 0: no reordering */
-  bool copies;      /* it covers retransmitted data; the other data may have arrived long ago */
-  bool original;    /* data marked lost arrived, without a retransmission */
-  bool first_copy;  /* Eifel: the original arrived, not its retransmission */
-  bool timed;       /* it advances SND.UNA and carries a timestamp */
-  uint32_t echo;    /* TSecr: the timestamp of the segment that filled the hole at SND.UNA */
-  bool duplicate;   /* a duplicate acknowledgement, without SACK */
+  bool retransmitted; /* it covers retransmitted data; the other data may have arrived long ago */
+  bool original;      /* data marked lost arrived, without a retransmission */
+  bool original_by_echo; /* Eifel: the original arrived, and not its retransmission */
+  bool timed;            /* it advances SND.UNA and carries a timestamp */
+  uint32_t echo;         /* TSecr: the timestamp of the segment that filled the hole at SND.UNA */
+  bool duplicate;        /* a duplicate acknowledgement, without SACK */
 };
 
 #endif

@@ -68,9 +68,9 @@ void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp)
 {
   /* This ACK may answer the retransmission if it comes later than the minimum RTT. A paused host is
    * the likelier reason after a timeout. */
-  uint64_t since_copy = age_of(tcp, tcp->flight.first);
-  if (tcp->recovery == RECOVERY_FAST && since_copy < tcp->rtt.min) {
-    tcp_rack_reordering_seen(tcp, tcp->rack.reo_waited + since_copy);
+  uint64_t since_retransmission = age_of(tcp, tcp->flight.first);
+  if (tcp->recovery == RECOVERY_FAST && since_retransmission < tcp->rtt.min) {
+    tcp_rack_reordering_seen(tcp, tcp->rack.reo_waited + since_retransmission);
   }
 }
 
@@ -181,7 +181,7 @@ void tcp_rack_update(struct harp_tcp *tcp, const struct harp_record *record, uin
       result->late = HARP_MAX(result->late, rack_late(tcp, age));
     }
   } else {
-    result->copies = true;
+    result->retransmitted = true;
     if (is_answer_to_earlier(tcp, record, result)) {
       return;
     }

@@ -96,7 +96,7 @@ __attribute__((noinline)) static void detect_and_recover(struct harp_tcp *tcp,
 {
   bool advanced = tcp->snd.una != result->una_before;
   tcp_undo_if_spurious(tcp, result);
-  bool of_probe = tcp->tlp.outstanding && tcp->tlp.is_copy;
+  bool of_probe = tcp->tlp.outstanding && tcp->tlp.is_retransmission;
   if (tcp->tlp.outstanding) {
     tcp_tlp_on_ack(tcp, result);
   }

@@ -17,7 +17,7 @@
  * original segment if the probe was a retransmission; then a DSACK follows. */
 void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
-  if (!tcp->tlp.is_copy) {
+  if (!tcp->tlp.is_retransmission) {
     tcp->tlp.outstanding = seq_lt(tcp->snd.una, tcp->tlp.end);
     return;
   }
@@ -42,7 +42,7 @@ static void send_probe(struct harp_tcp *tcp)
   }
   COUNT(tcp->stack, tcp_tail_probes);
   tcp->tlp.outstanding = true;
-  tcp->tlp.is_copy = !fresh;
+  tcp->tlp.is_retransmission = !fresh;
   tcp->tlp.end = tcp->snd.nxt;
   if (!fresh) {
     struct harp_record *last = tcp->flight.last;

@@ -56,9 +56,11 @@ void tcp_undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *re
   if (!tcp->undo.possible) {
     return;
   }
-  if (tcp->recovery == RECOVERY_RTO && (result->first_copy || (result->original && tcp->sack))) {
+  if (tcp->recovery == RECOVERY_RTO &&
+      (result->original_by_echo || (result->original && tcp->sack))) {
     undo_timeout(tcp);
-  } else if (tcp->recovery == RECOVERY_FAST && result->first_copy && tcp->flight.retrans_out == 0) {
+  } else if (tcp->recovery == RECOVERY_FAST && result->original_by_echo &&
+             tcp->flight.retrans_out == 0) {
     COUNT(tcp->stack, tcp_spurious);
     undo(tcp);
   }
