@@ -140,7 +140,7 @@ static int refuse(struct net_link *link, int error)
 /* --- Life --- */
 
 /* Called with transport->parts_lock. */
-static struct link_instance *find_part(struct net_link *link, struct nic_instance *at)
+static struct link_instance *find_or_add_part(struct net_link *link, struct nic_instance *at)
 {
   struct link_instance *part = NULL;
   unsigned count = atomic_load_explicit(&link->part_count, memory_order_relaxed);
@@ -166,7 +166,7 @@ static struct link_instance *find_part(struct net_link *link, struct nic_instanc
 struct link_instance *link_part(struct net_link *link, struct nic_instance *at)
 {
   pthread_mutex_lock(&link->transport->parts_lock);
-  struct link_instance *part = find_part(link, at);
+  struct link_instance *part = find_or_add_part(link, at);
   pthread_mutex_unlock(&link->transport->parts_lock);
   return part;
 }
@@ -211,7 +211,7 @@ struct link_instance *link_named(struct nic_instance *at, const struct hello *he
     link = link->next_receiving;
   }
   if (link && hello->flow < link->flow_count) {
-    part = find_part(link, at);
+    part = find_or_add_part(link, at);
   }
   pthread_mutex_unlock(&transport->parts_lock);
   return part;
@@ -488,7 +488,8 @@ int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_reg
   return 0;
 }
 
-static bool finished(struct net_request *request, int *done, size_t *size)
+/* Whether the request is done. Its slot is free then. */
+static bool take_result(struct net_request *request, int *done, size_t *size)
 {
   if (atomic_load_explicit(&request->state, memory_order_acquire) != REQUEST_DONE) {
     return false;
@@ -508,12 +509,12 @@ int net_test(struct net_request *request, int *done, size_t *size)
   if (transport_forked()) {
     return -EPERM;
   }
-  if (finished(request, done, size)) {
+  if (take_result(request, done, size)) {
     return 0;
   }
   link_progress(link);
   transport_serve();
-  if (finished(request, done, size)) {
+  if (take_result(request, done, size)) {
     return 0;
   }
   int error = link_error(link);
