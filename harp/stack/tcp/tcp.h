@@ -35,8 +35,8 @@ enum harp_timer {
   TIMER_TLP,  /* the tail loss probe is due (RFC 8985, 7.2); never runs together with TIMER_RACK */
   TIMER_DELAYED_ACK,
   TIMER_KEEPALIVE,
-  TIMER_USER,      /* user timeout (RFC 5482) */
-  TIMER_TIME_WAIT, /* TIME-WAIT, FIN-WAIT-2 without an owner, unread data */
+  TIMER_USER,  /* user timeout (RFC 5482) */
+  TIMER_CLOSE, /* end of TIME-WAIT, and of FIN-WAIT-2 without an owner; check for unread data */
   TIMERS
 };
 #define TIMER_OFF UINT64_MAX

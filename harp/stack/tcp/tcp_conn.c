@@ -351,9 +351,9 @@ void tcp_detach(struct harp_tcp *tcp)
   }
 }
 
-void tcp_time_wait_again(struct harp_tcp *tcp)
+void tcp_time_wait_start_timer(struct harp_tcp *tcp)
 {
-  tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + TIME_WAIT_NS);
+  tcp_timer_set(tcp, TIMER_CLOSE, tcp->stack->now + TIME_WAIT_NS);
   if (tcp->detached) {
     list_move(&tcp->stack->time_wait, &tcp->turn);
   }
@@ -365,7 +365,7 @@ void tcp_time_wait(struct harp_tcp *tcp)
   for (int i = 0; i < TIMERS; i++) {
     tcp->timers[i] = TIMER_OFF;
   }
-  tcp_time_wait_again(tcp);
+  tcp_time_wait_start_timer(tcp);
   if (tcp->detached) {
     return;
   }

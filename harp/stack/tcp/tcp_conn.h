@@ -73,8 +73,8 @@ void tcp_time_wait(struct harp_tcp *tcp);
 /* The owner has read everything in TIME-WAIT: calls closed(0). The block stays until the timer
  * expires. */
 void tcp_owner_done(struct harp_tcp *tcp);
-/* Restarts the TIME-WAIT timer. */
-void tcp_time_wait_again(struct harp_tcp *tcp);
+/* Starts the TIME-WAIT timer, or starts it again. */
+void tcp_time_wait_start_timer(struct harp_tcp *tcp);
 /* The owner has closed the connection. The stack finishes it alone. */
 void tcp_detach(struct harp_tcp *tcp);
 /* Calls closed(error), unless the connection is detached, and frees the connection at the next

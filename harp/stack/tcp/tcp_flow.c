@@ -296,7 +296,7 @@ void harp_flow_detach(struct harp_tcp *tcp)
   tcp_detach(tcp);
   bool all_acked = tcp->state == TCP_LAST_ACK && tcp->snd.una == tcp->snd.nxt;
   if (tcp->state == TCP_FIN_WAIT2 || all_acked) {
-    tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
+    tcp_timer_set(tcp, TIMER_CLOSE, tcp->stack->now + FIN_WAIT_2_NS);
   }
 }
 

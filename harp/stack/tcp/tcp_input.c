@@ -204,14 +204,14 @@ static void fin_acknowledged(struct harp_tcp *tcp)
   case TCP_FIN_WAIT1:
     tcp_set_state(tcp, TCP_FIN_WAIT2);
     if (tcp->detached) {
-      tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
+      tcp_timer_set(tcp, TIMER_CLOSE, tcp->stack->now + FIN_WAIT_2_NS);
     }
     break;
   case TCP_CLOSING: tcp_time_wait(tcp); break;
   case TCP_LAST_ACK:
     if (!tcp->detached && tcp->rcv.queued) {
       /* The peer is done, but the owner has unread data. */
-      tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
+      tcp_timer_set(tcp, TIMER_CLOSE, tcp->stack->now + FIN_WAIT_2_NS);
     } else {
       tcp_finish(tcp, 0);
     }
@@ -279,7 +279,7 @@ static void fin_input(struct harp_tcp *tcp)
   tcp->rcv.right = seq_max(tcp->rcv.right, tcp->rcv.nxt);
   tcp->rcv.fin_received = true;
   tcp->fin_waiting = false;
-  tcp_rcvq_at_end(tcp);
+  tcp_rcvq_drop_out_of_order(tcp);
   tcp_ack_at_once(tcp);
   switch (tcp->state) {
   case TCP_ESTABLISHED: tcp_set_state(tcp, TCP_CLOSE_WAIT); break;
@@ -414,7 +414,7 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
 /* Sends an ACK with our RCV.NXT. Segments with payload or a FIN always get it, because they may be
  * retransmissions after a lost ACK. Keepalive probes (SEG.SEQ = RCV.NXT - 1) always get it too.
  * Other segments are old or forged, so a rate limit applies. */
-static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment)
+static void answer_unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   bool asks = segment_span(segment) || segment->seq == tcp->rcv.nxt - 1;
   if (!asks && !may_answer(tcp, &tcp->answer_limit)) {
@@ -457,11 +457,11 @@ static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segmen
   report_duplicate(tcp, segment);
   if (tcp->state == TCP_TIME_WAIT && (segment->flags & FLAG_FIN)) {
     /* The peer has not received our last ACK: restart the TIME-WAIT timer. */
-    tcp_time_wait_again(tcp);
+    tcp_time_wait_start_timer(tcp);
   }
   /* First, so that the answer carries the number that the acknowledgement permits. */
   if (ack_below_window(tcp, segment)) {
-    set_right(tcp, segment);
+    answer_unacceptable(tcp, segment);
   }
 }
 
@@ -502,7 +502,7 @@ static void connection_input(struct harp_tcp *tcp, const struct harp_segment *se
       /* The original is older than a retransmission that overtook it. */
       report_duplicate(tcp, segment);
     }
-    set_right(tcp, segment);
+    answer_unacceptable(tcp, segment);
     return;
   }
   if (!acceptable(tcp, segment)) {

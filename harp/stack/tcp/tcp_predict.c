@@ -121,12 +121,12 @@ static const uint8_t *summed_payload(struct harp_tcp *tcp, const struct harp_rx_
  * conditions without branches, because they are rarely true. */
 static bool next_of(const struct harp_tcp *tcp, const struct numbers *in)
 {
-  uint32_t news = in->ack - tcp->snd.una;
+  uint32_t newly_acked = in->ack - tcp->snd.una;
   uint32_t other = load_address(&tcp->state) ^ USUAL_CONNECTION;
   other |= in->seq ^ tcp->rcv.nxt;                      /* hole or duplicate */
   other |= in->length > tcp->rcv.right - tcp->rcv.nxt;  /* beyond the window */
-  other |= news > tcp->snd.nxt - tcp->snd.una;          /* old or never sent */
-  other |= (in->length | news) == 0;                    /* duplicate ACK or window update */
+  other |= newly_acked > tcp->snd.nxt - tcp->snd.una;   /* old or never sent */
+  other |= (in->length | newly_acked) == 0;             /* duplicate ACK or window update */
   other |= (in->timestamp - tcp->ts.recent) & 1u << 31; /* PAWS */
   other |= tcp->rcv.ooo != NULL;                        /* reassembly */
   return !other;
@@ -179,8 +179,8 @@ static void take_timestamp(struct harp_tcp *tcp, const struct numbers *in, uint6
 
 /* Takes an acknowledgement of data or a new window. wire: the TCP header. Not inline: most
  * segments with payload bring neither. */
-__attribute__((noinline)) static void take_news(struct harp_tcp *tcp, uint32_t seq, uint32_t ack,
-                                                const uint8_t *wire, bool bare)
+__attribute__((noinline)) static void take_new_ack(struct harp_tcp *tcp, uint32_t seq, uint32_t ack,
+                                                   const uint8_t *wire, bool bare)
 {
   const struct tcp_ack_numbers numbers = {
       .seq = seq,
@@ -202,7 +202,7 @@ static bool take_ack(struct harp_tcp *tcp, const struct numbers *in, const uint8
     tcp->snd.wl2 = in->ack;
     return true;
   }
-  take_news(tcp, in->seq, in->ack, wire, in->length == 0);
+  take_new_ack(tcp, in->seq, in->ack, wire, in->length == 0);
   return tcp->state != TCP_CLOSE;
 }
 

@@ -310,7 +310,7 @@ struct harp_packet *tcp_rcvq_take(struct harp_tcp *tcp)
   return first;
 }
 
-void tcp_rcvq_at_end(struct harp_tcp *tcp)
+void tcp_rcvq_drop_out_of_order(struct harp_tcp *tcp)
 {
   while (tcp->rcv.ooo) {
     tcp_packets_free(&tcp->stack->packets, tcp_ooo_block_at(tcp, 0)->first);
@@ -321,7 +321,7 @@ void tcp_rcvq_at_end(struct harp_tcp *tcp)
 void tcp_rcvq_clear(struct harp_tcp *tcp)
 {
   tcp_packets_free(&tcp->stack->packets, tcp_rcvq_take(tcp));
-  tcp_rcvq_at_end(tcp);
+  tcp_rcvq_drop_out_of_order(tcp);
 }
 
 /* Whether a FIN is out of order and the byte before it is missing too. */

@@ -26,8 +26,9 @@ struct harp_packet *tcp_rcvq_take(struct harp_tcp *tcp);
 size_t tcp_packets_read(struct harp_pool *pool, struct harp_packet **first, void *data,
                         size_t length, bool peek);
 void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet);
-/* RCV.NXT has passed the FIN: frees data that the peer has sent beyond its FIN. */
-void tcp_rcvq_at_end(struct harp_tcp *tcp);
+/* Frees the out-of-order blocks: data that the peer has sent beyond its FIN, once RCV.NXT has
+ * passed the FIN. */
+void tcp_rcvq_drop_out_of_order(struct harp_tcp *tcp);
 void tcp_rcvq_clear(struct harp_tcp *tcp);
 /* [start, end) was received before: reports it by DSACK (RFC 2883). Adjacent ranges are merged.
  * Only the first of several separate ranges between two acknowledgements is reported. */

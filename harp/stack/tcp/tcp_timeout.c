@@ -161,11 +161,11 @@ void tcp_account_pause(struct harp_stack *stack, uint64_t pause)
   }
 }
 
-static void time_wait_timer(struct harp_tcp *tcp)
+static void close_timer(struct harp_tcp *tcp)
 {
   if (!tcp->detached && tcp->rcv.queued) {
     /* The owner has unread data, which is never dropped. */
-    tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
+    tcp_timer_set(tcp, TIMER_CLOSE, tcp->stack->now + FIN_WAIT_2_NS);
     return;
   }
   tcp_finish(tcp, 0);
@@ -180,7 +180,7 @@ static void fire(struct harp_tcp *tcp, enum harp_timer timer)
   case TIMER_DELAYED_ACK: tcp_ack_timer(tcp); break;
   case TIMER_KEEPALIVE: keepalive_timer(tcp); break;
   case TIMER_USER: user_timer(tcp); break;
-  default: time_wait_timer(tcp); break;
+  default: close_timer(tcp); break;
   }
 }
 

@@ -199,7 +199,7 @@ uint32_t tcp_transmit_payload(struct harp_tcp *tcp, const struct harp_reference 
   uint32_t most = stack->io.offloads & HARP_OFFLOAD_TSO ? length : tcp->snd.mss;
   uint32_t sent = 0;
   struct outgoing out;
-  bool written = false, told = false, last;
+  bool written = false, ack_sent = false, last;
   do {
     uint32_t covered = 0;
     int pieces = tcp_sndq_gather(reference, seq + sent, HARP_MIN(length - sent, most), out.iov + 1,
@@ -215,14 +215,14 @@ uint32_t tcp_transmit_payload(struct harp_tcp *tcp, const struct harp_reference 
     if (result == -EAGAIN) {
       break;
     }
-    told |= result == 0;
+    ack_sent |= result == 0;
     sent += covered;
     *fin_sent = last && fin;
     if (!last) {
       reference = tcp_sndq_seek((struct harp_reference *)(uintptr_t)reference, seq + sent);
     }
   } while (!last);
-  if (told) {
+  if (ack_sent) {
     tcp_ack_sent(tcp);
   }
   tcp->last_send = stack->now;
