@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "dpdk_glue/local_ports.h"
 #include "harp/engine/config.h"
 #include "harp/engine/config_values.h"
 
@@ -269,7 +270,7 @@ static bool given(const struct harp_config *config, enum harp_config_key key)
 static void default_ports(struct harp_config *config)
 {
   if (!given(config, HARP_KEY_tcp_ports) && !config->address.kernel) {
-    config->tcp_ports = (struct harp_config_ports){49152, 65535};
+    config->tcp_ports = (struct harp_config_ports){HARP_LOCAL_FIRST, HARP_LOCAL_LAST};
   }
 }
 
