@@ -118,13 +118,20 @@ static void repair(const struct received *frame)
   }
 }
 
+/* Whether the frame ends where its IPv4 packet ends. The bytes of a trailer are not payload. */
+static bool is_whole_packet(const struct received *frame)
+{
+  return ETH_HEADER + (uint32_t)harp_read16(frame->header + ETH_HEADER + IP_TOTAL_LENGTH) ==
+         frame->slot->header + frame->behind;
+}
+
 /* Whether the frame can be reported in pieces: an ordinary segment with a good checksum, whose
  * bytes reach far enough into the second place to leave room for a header there. */
 static bool may_split(const struct received *frame, const struct harp_rx_frame *whole)
 {
   const struct packet_slot *slot = frame->slot;
   uint8_t flags = frame->header[frame->tcp.start + TCP_FLAG_BYTE] & ~FLAG_PSH;
-  return whole->checksum_good && flags == FLAG_ACK &&
+  return whole->checksum_good && flags == FLAG_ACK && is_whole_packet(frame) &&
          frame->behind >= slot->placed + slot->gap + 2 * (uint32_t)slot->header;
 }
 

@@ -59,6 +59,7 @@ class Frame:
     fragment: int = 0
     ttl: int = 64
     complete: bool = False  # the checksum is complete, without offload
+    trailer: int = 0  # bytes behind the IPv4 packet; below 0, so many bytes of it are missing
 
     @property
     def header_length(self) -> int:
@@ -85,7 +86,8 @@ class Frame:
         )  # fmt: skip
         struct.pack_into("!H", ip, 10, _sum(bytes(ip)) ^ 0xFFFF)
         ethernet = _mac(self.dst_mac) + _mac(self.src_mac) + b"\x08\x00"
-        return ethernet + bytes(ip) + bytes(tcp) + self.payload
+        packet = bytes(ip) + bytes(tcp) + self.payload
+        return ethernet + packet[: len(packet) + self.trailer] + b"\xee" * self.trailer
 
 
 def arp_request(src_mac: str, src: str, dst: str) -> bytes:

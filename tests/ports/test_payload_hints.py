@@ -8,7 +8,7 @@ import time
 
 import pytest
 from packet_ports import MSS, tcp_frame
-from port_probe import HEADERS, Frame, Probe, Received, arp_request
+from port_probe import ETHERNET, HEADERS, Frame, Probe, Received, arp_request
 from scapy.layers.inet import IP, TCP
 
 STRIDE = 20000
@@ -201,6 +201,20 @@ def test_unexpected_header_makes_frame_for_two_places_contiguous(
     a.send(one, segment=1400)
     (got,) = b.receive(1, hint=(HEADERS, 5000, STRIDE), second=(GAP, NEXT, 30000))
     check_contiguous(got, one)
+
+
+@pytest.mark.parametrize("trailer", [4, -4])
+def test_frame_of_another_length_than_its_packet_stays_in_one_piece(
+    pair: tuple[Probe, Probe], trailer: int
+) -> None:
+    """The bytes of a trailer, such as a frame check sequence, are not the stream's."""
+    a, b = pair
+    one = tcp_frame(a, b, os.urandom(STRIDE), trailer=trailer)
+    a.send(one, segment=MSS)
+    (got,) = b.receive(1, 1.0, hint=(HEADERS, 5000, STRIDE), second=(GAP, NEXT, 30000))
+    assert got.good and got.place == -1 and got.payload_length == 0
+    assert got.data[ETHERNET + 2 : ETHERNET + 4] == bytes(one)[ETHERNET + 2 : ETHERNET + 4]
+    assert got.data[HEADERS:] == bytes(one)[HEADERS:]
 
 
 def test_burst_ends_with_frame_for_two_places(pair: tuple[Probe, Probe]) -> None:
