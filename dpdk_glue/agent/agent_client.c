@@ -31,6 +31,20 @@ void harp_agent_init(struct harp_agent *agent)
 
 void harp_agent_close(const struct harp_agent *agent) { harp_descriptor_close(agent->fd); }
 
+static time_t now_s(void)
+{
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec;
+}
+
+/* Whether a signal has interrupted a step that is to be repeated. A socket with a timeout ignores
+ * SA_RESTART, and SIGCONT interrupts it even without a handler. */
+static bool is_interrupted(time_t begun) { return errno == EINTR && now_s() - begun < TIMEOUT_S; }
+
+/* The error of a step. EINTR: signals have interrupted it again and again. */
+static int step_error(void) { return errno == EAGAIN || errno == EINTR ? -ETIMEDOUT : -errno; }
+
 static int dial(struct harp_agent *agent)
 {
   struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -43,7 +57,12 @@ static int dial(struct harp_agent *agent)
   memcpy(name.sun_path, agent->path, sizeof(name.sun_path));
   setsockopt(agent->fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   setsockopt(agent->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  return connect(agent->fd, (struct sockaddr *)&name, sizeof(name)) < 0 ? -errno : 0;
+  time_t begun = now_s();
+  int rc;
+  do {
+    rc = connect(agent->fd, (struct sockaddr *)&name, sizeof(name));
+  } while (rc < 0 && is_interrupted(begun));
+  return rc < 0 ? step_error() : 0;
 }
 
 /* Stores the descriptors of a message and returns their number. */
@@ -82,10 +101,13 @@ static int receive(int fd, struct harp_agent_reply *reply, int *fds)
       .msg_control = &control,
       .msg_controllen = sizeof(control),
   };
-  memset(reply, 0, sizeof(*reply));
-  ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  time_t begun = now_s();
+  ssize_t got;
+  do {
+    got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && is_interrupted(begun));
   if (got <= 0) {
-    return got == 0 ? -ECONNRESET : errno == EAGAIN ? -ETIMEDOUT : -errno;
+    return got == 0 ? -ECONNRESET : step_error();
   }
   int count = take_descriptors(&message, fds);
   bool whole = (size_t)got > offsetof(struct harp_agent_reply, error) &&
@@ -105,10 +127,13 @@ static int receive(int fd, struct harp_agent_reply *reply, int *fds)
 static int exchange(struct harp_agent *agent, const char *request, struct harp_agent_reply *reply,
                     int *fds)
 {
-  if (send(agent->fd, request, strlen(request), MSG_NOSIGNAL) < 0) {
-    return errno == EAGAIN ? -ETIMEDOUT : -errno;
-  }
-  return receive(agent->fd, reply, fds);
+  memset(reply, 0, sizeof(*reply));
+  time_t begun = now_s();
+  ssize_t sent;
+  do {
+    sent = send(agent->fd, request, strlen(request), MSG_NOSIGNAL);
+  } while (sent < 0 && is_interrupted(begun));
+  return sent < 0 ? step_error() : receive(agent->fd, reply, fds);
 }
 
 /* --- Requests --- */
@@ -206,10 +231,6 @@ static int exchange_again(struct harp_agent *agent, const char *request,
       nanosleep(&pause, NULL);
     }
   }
-  /* The reply may still come. The next call needs another connection. */
-  if (rc == -ETIMEDOUT) {
-    shutdown(agent->fd, SHUT_RDWR);
-  }
   return rc;
 }
 
@@ -226,12 +247,17 @@ int harp_agent_listen(struct harp_agent *agent, struct silent_block *block, int 
            HARP_AGENT_VERSION, agent->device, agent->ports_first, agent->ports_last, block->first,
            count);
   int rc = exchange_again(agent, request, &reply, received);
-  if (rc < 0) {
-    return rc;
-  }
-  if (rc == 0 || rc > (int)count || reply.port != block->first) {
+  if (rc == 0 || rc > (int)count || (rc > 0 && reply.port != block->first)) {
     close_all(received, rc);
-    return -EPROTO;
+    rc = -EPROTO;
+  }
+  if (rc < 0) {
+    /* The reply may still come, or was not that of this request. The next one would get the wrong
+     * reply on this connection. */
+    if (!reply.error[0]) {
+      shutdown(agent->fd, SHUT_RDWR);
+    }
+    return rc;
   }
   memcpy(fds, received, (size_t)rc * sizeof(*fds));
   return rc;

@@ -17,6 +17,8 @@
  *   hold                 reclaim QUEUE MICROSECONDS
  *   close                use NUMBER          fork MILLISECONDS
  *
+ * HARP_AGENT names the socket of an agent that opens the device.
+ *
  * A probe has two ports; use selects one for the next commands. wait polls the descriptor. The
  * commands dma_* call the port's functions for the memory of the sent frames. hold (with DPDK;
  * holder.c) makes devices keep frames. blast sends one frame repeatedly. drain receives and drops,
@@ -121,6 +123,7 @@ static void do_open(const char *line)
   config.ports_first = (uint16_t)first;
   config.ports_last = (uint16_t)last;
   read_mac(mac, config.mac);
+  config.agent = getenv("HARP_AGENT");
   int rc = harp_port_open(&port, device, &config, error);
   if (rc == 0 && (rc = harp_port_start(port, error)) < 0) {
     harp_port_close(port);
