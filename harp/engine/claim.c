@@ -26,6 +26,7 @@ struct candidates {
   struct harp_devices devices;
   struct harp_rank_topology topology;
   unsigned distance[HARP_CONF_FILES_MAX]; /* from this process; a smaller value is nearer */
+  int lock_error; /* the first errno of a lock that failed, though no process holds it; 0: none */
 };
 
 static const struct harp_config *config_of(const struct candidates *files, int i)
@@ -74,7 +75,7 @@ static unsigned distance(const struct harp_config *config,
   return ANY_GPU + harp_nic_distance(config, topology->gpu, root);
 }
 
-static bool try_lock(const struct candidates *files, int i)
+static bool try_lock(struct candidates *files, int i)
 {
   int kind = is_shareable(files, i) ? LOCK_SH : LOCK_EX, fd = files->folder.files[i].fd;
   int rc;
@@ -85,6 +86,9 @@ static bool try_lock(const struct candidates *files, int i)
   do {
     rc = flock(fd, kind | LOCK_NB);
   } while (rc < 0 && errno == EINTR);
+  if (rc < 0 && errno != EWOULDBLOCK && !files->lock_error) {
+    files->lock_error = errno;
+  }
   return rc == 0;
 }
 
@@ -123,7 +127,7 @@ static bool may_serve(const struct candidates *files, int i, const struct harp_c
  * free one. So ranks with GPUs behind one PCI switch get different NICs of that switch. The search
  * for other NICs begins behind the files that match the local ranks, since a rank may start later.
  * Returns the index of the locked file, or -1. */
-static int lock_one(const struct candidates *files, unsigned away, const struct harp_claims *claims,
+static int lock_one(struct candidates *files, unsigned away, const struct harp_claims *claims,
                     bool shareable)
 {
   int same[HARP_CONF_FILES_MAX], count = 0;
@@ -148,8 +152,7 @@ static int lock_one(const struct candidates *files, unsigned away, const struct 
 }
 
 /* Locks the nearest free file that may serve. Returns its index, or -1. */
-static int lock_nearest(const struct candidates *files, const struct harp_claims *claims,
-                        bool shareable)
+static int lock_nearest(struct candidates *files, const struct harp_claims *claims, bool shareable)
 {
   unsigned away;
   int chosen = -1;
@@ -159,6 +162,15 @@ static int lock_nearest(const struct candidates *files, const struct harp_claims
     chosen = lock_one(files, away, claims, shareable);
   }
   return chosen;
+}
+
+/* A network file system may have no locks. */
+static int cannot_lock(const struct candidates *files, char *error)
+{
+  return harp_config_fail(error, -files->lock_error,
+                          "cannot lock a ztcp*.conf in %.300s: %s; put HARP_CONF_DIR on a local "
+                          "file system",
+                          files->folder.path, strerror(files->lock_error));
 }
 
 static int all_claimed(const struct candidates *files, char *error)
@@ -196,7 +208,7 @@ static int take_home(struct harp_claim *claim, struct candidates *files, char *e
   int i = rc ? -1 : lock_nearest(files, NULL, false);
 
   if (rc == 0 && i < 0) {
-    rc = all_claimed(files, error);
+    rc = files->lock_error ? cannot_lock(files, error) : all_claimed(files, error);
   }
   if (rc == 0) {
     move(files, i, claim);

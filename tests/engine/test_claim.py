@@ -231,3 +231,34 @@ def test_too_long_folder_name_declines(conf_dir: Path, monkeypatch: pytest.Monke
     write(conf_dir, SHARED)
     monkeypatch.setenv("HARP_CONF_DIR", f"{conf_dir}/" + "./" * ((4090 - len(str(conf_dir))) // 2))
     assert "the folder's name is too long; shorten HARP_CONF_DIR" in declined(errno.ENAMETOOLONG)
+
+
+# Claims where flock fails with an errno, as it does on some network file systems.
+WITHOUT_FLOCK = """
+import ctypes, platform, struct, sys
+from harp import _tables
+number = {"x86_64": 73, "aarch64": 32}[platform.machine()]
+lines = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50000 | int(sys.argv[1])),
+         (6, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
+program = ctypes.create_string_buffer(struct.pack("HL", len(lines), ctypes.addressof(code)))
+prctl, zero = ctypes.CDLL(None).prctl, ctypes.c_ulong(0)
+assert prctl(38, ctypes.c_ulong(1), zero, zero, zero) == 0  # no new privileges
+assert prctl(22, ctypes.c_ulong(2), program, zero, zero) == 0  # this filter
+try:
+    _tables.Claim()
+except _tables.ConfigError as error:
+    print(error.code, error)
+"""
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EBADF, errno.ENOLCK])
+def test_file_system_without_locks_is_named(conf_dir: Path, code: int) -> None:
+    write(conf_dir, OWN, SHARED)
+    args = [sys.executable, "-c", WITHOUT_FLOCK, str(code)]
+    done = subprocess.run(args, text=True, capture_output=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        f"{-code} cannot lock a ztcp*.conf in {conf_dir}: {os.strerror(code)}; "
+        "put HARP_CONF_DIR on a local file system\n"
+    )
