@@ -203,7 +203,7 @@ def owner(*, relay: bool = False) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("relay", [False, True])
 def test_signal_to_owner_removes_lab(number: signal.Signals, relay: bool) -> None:
     with owner(relay=relay) as process:
@@ -264,3 +264,23 @@ def test_setup_in_lab_does_not_change_machine(tmp_path: Path) -> None:
     folder = done.stdout.splitlines()[-1]
     assert folder.startswith(f"{tmp_path}/harp-lab-") and folder.endswith("/host0/config")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_reaches_command() -> None:
+    """A terminal sends SIGINT to all processes in its foreground."""
+    script = "echo $LAB_HOSTS; exec sleep 100"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tools.hosts.lab_cli", "up", "--", "sh", "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout
+        hosts = next(line for line in process.stdout if line.startswith(labs.PREFIX)).split()
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(20) == 128 + signal.SIGINT
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    assert len(hosts) == 2 and not set(hosts) & set(labs.namespaces())

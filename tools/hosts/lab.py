@@ -8,8 +8,8 @@
 Two hosts are the ends of one veth pair. A bridge joins more hosts. A relay, a program between two
 hosts, drops, reorders and corrupts frames.
 
-A lab needs root. It makes namespaces with unique names and removes them on close, Ctrl-C and
-SIGTERM. Each owner holds a file lock, which the kernel releases when the owner dies. So the next
+A lab needs root. It makes namespaces with unique names and removes them on close, Ctrl-C, SIGTERM
+and SIGHUP. Each owner holds a file lock, which the kernel releases when the owner dies. So the next
 lab finds and removes the namespaces of a killed owner (see `clean`).
 """
 
@@ -268,7 +268,7 @@ class Lab:
         self.hosts = [Host(f"{PREFIX}{self.id}-h{i}", i, parsed) for i in range(hosts)]
         self._middlebox = f"{PREFIX}{self.id}-mid" if relay or parsed.bridge else None
         self._lock: Optional[int] = None
-        self._sigterm: Any = None
+        self._before: Dict[signal.Signals, Any] = {}
 
     def await_links(self) -> None:
         """Waits until every host's interface carries frames: the kernel notices a carrier late.
@@ -292,7 +292,7 @@ class Lab:
     def __enter__(self) -> Lab:
         clean()
         self._lock = _lock(self.id)
-        self._catch_sigterm()
+        self._catch_signals()
         try:
             self._build()
         except BaseException:
@@ -321,20 +321,20 @@ class Lab:
         os.unlink(LOCKS / self.id)
         os.close(self._lock)
         self._lock = None
-        self._restore_sigterm()
+        self._restore_signals()
 
-    def _catch_sigterm(self) -> None:
-        """Makes SIGTERM end the `with` block like Ctrl-C, unless it has a handler already."""
-        self._sigterm = None
+    def _catch_signals(self) -> None:
+        """Makes SIGTERM, and the SIGHUP of a closed terminal, end the `with` block like Ctrl-C,
+        unless they have a handler already."""
         if threading.current_thread() is not threading.main_thread():
             return
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._sigterm = signal.signal(signal.SIGTERM, _leave)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._before[number] = signal.signal(number, _leave)
 
-    def _restore_sigterm(self) -> None:
-        if self._sigterm is not None:
-            signal.signal(signal.SIGTERM, self._sigterm)
-            self._sigterm = None
+    def _restore_signals(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     # -- building
 

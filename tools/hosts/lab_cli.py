@@ -112,12 +112,14 @@ def up(
 
 
 def _run_in_foreground(args: "list[str]", env: "dict[str, str]") -> int:
-    """Runs a program in the foreground. Ctrl-C goes to the program; this process ignores it."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Runs a program in the foreground. Ctrl-C ends the program, not this process. Returns the
+    status that a shell would report."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # the program would inherit SIG_IGN
     try:
         with subprocess.Popen(args, env=env, restore_signals=True) as process:
             try:
-                return process.wait()
+                status = process.wait()
+                return status if status >= 0 else 128 - status
             except BaseException:
                 process.terminate()
                 raise
