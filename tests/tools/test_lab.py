@@ -82,6 +82,19 @@ def test_missing_ip_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path:
         pass
 
 
+@pytest.mark.parametrize("command", ["up", "clean"])
+def test_lab_without_root_says_so(command: str) -> None:
+    script = (
+        f"import os; from tools.hosts.lab_cli import main; os.setuid(65534); main(['{command}'])"
+    )
+    with owner() as living:  # it has a file that only root may lock
+        assert living.stdout and living.stdout.readline()
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        living.terminate()
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: {LOCKS}/") and "a lab needs root" in done.stderr
+
+
 def test_connections_use_cubic(make_lab: MakeLab) -> None:
     lab = make_lab()
     server = lab.hosts[0].popen(

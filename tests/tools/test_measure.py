@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
+from click.testing import CliRunner
 
 from tools.hosts.lab import Lab
+from tools.measure import bench, flood
 from tools.measure.raw import run_raw_shared
-from tools.measure.records import FIELDS, Document, RecordError, load_records, make_record
+from tools.measure.records import (
+    FIELDS,
+    Document,
+    RecordError,
+    load_records,
+    make_record,
+    unwritable,
+)
 from tools.measure.runner import (
     HarpPacket,
     KernelTcp,
@@ -154,3 +163,18 @@ def test_raw_throughput_over_shared_memory(direction: str) -> None:
         record = run_raw_shared(lab, SHARED["vhost-tso"], direction, True, 0.3, 7)
     assert record["algbw_gbs"] > 0
     assert (record["wire"], record["pair"], record["copy"]) == ("vhost-tso", 7, True)
+
+
+def test_json_file_is_checked_before_measurement(tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "out.json"
+    for command in (bench.main, flood.main):
+        done = CliRunner().invoke(command, ["--json", str(path)])
+        assert done.exit_code == 2 and f"{path}: " in done.output
+    assert unwritable(path) == f"{path}: there is no folder {path.parent}"
+    path.parent.mkdir()
+    assert unwritable(path) is None and not path.exists()
+    assert unwritable(path.parent) == f"{path.parent}: it is a folder"
+    assert unwritable(Path("/proc/version/out.json")) == (
+        "/proc/version/out.json: there is no folder /proc/version"
+    )
+    assert unwritable(Path("/proc/sys/out.json")) == "/proc/sys/out.json: it cannot be written"

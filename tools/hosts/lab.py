@@ -467,12 +467,20 @@ def _switch_offloads(namespace: str, interface: str, which: Sequence[str], on: b
 # -- finding the labs of dead owners
 
 
+def _open(path: Path, flags: int = 0) -> int:
+    """Opens the file of a lab. Raises LabError without the right to do so."""
+    try:
+        LOCKS.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    except PermissionError as error:
+        raise LabError(f"{path}: {error.strerror} (a lab needs root)") from None
+
+
 def _lock(lab_id: str) -> int:
     """Makes and locks the file that marks this lab as alive. Returns its descriptor."""
-    LOCKS.mkdir(parents=True, exist_ok=True)
     path = LOCKS / lab_id
     while True:
-        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        fd = _open(path, os.O_CREAT)
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
             break
@@ -484,7 +492,7 @@ def _lock(lab_id: str) -> int:
 def _locked_by_nobody(path: Path) -> Optional[int]:
     """Locks a dead owner's file and returns its descriptor; None while the owner lives."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = _open(path)
     except FileNotFoundError:
         return None
     try:

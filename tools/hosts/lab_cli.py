@@ -137,7 +137,11 @@ def list_labs() -> None:
 @main.command()
 def clean() -> None:
     """Remove the hosts of dead owners."""
-    for name in labs.clean():
+    try:
+        removed = labs.clean()
+    except labs.LabError as error:
+        raise click.ClickException(str(error)) from None
+    for name in removed:
         click.echo(f"removed {name}")
 
 

@@ -34,7 +34,7 @@ from typing import Any, Optional
 from tools.hosts.ports import random_port
 from tools.measure.gpu_mps import mps
 from tools.measure.gpu_nets import NAMES, Net, NetError, join
-from tools.measure.records import describe_host
+from tools.measure.records import describe_host, unwritable
 from tools.measure.tables import markdown, size_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -473,6 +473,9 @@ def _options(args: Optional[Sequence[str]]) -> argparse.Namespace:
     options = parser.parse_args(args)
     if options.pairs < 1:
         parser.error("--pairs: at least 1")
+    problem = options.json and unwritable(options.json)
+    if problem:
+        parser.error(f"--json {problem}")
     return options
 
 

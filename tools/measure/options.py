@@ -5,11 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import click
 
+from tools.measure.records import unwritable
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _check_writable(
+    context: click.Context, parameter: click.Parameter, path: Optional[Path]
+) -> Optional[Path]:
+    problem = path and unwritable(path)
+    if problem:
+        raise click.BadParameter(problem)
+    return path
 
 
 def json_option(what: str) -> Decorator:
@@ -17,7 +28,8 @@ def json_option(what: str) -> Decorator:
     return click.option(
         "--json",
         "json_path",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=click.Path(path_type=Path),
+        callback=_check_writable,
         help=f"Write {what} to this file.",
     )
 

@@ -13,7 +13,7 @@ import platform
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 SCHEMA = "harp.perf/1"
 
@@ -78,6 +78,17 @@ def describe_host() -> Dict[str, Any]:
         "system_cc": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
+
+
+def unwritable(path: Path) -> Optional[str]:
+    """Why a report cannot be written to this file. A measurement asks before it begins."""
+    if path.is_dir():
+        return f"{path}: it is a folder"
+    if not path.parent.is_dir():
+        return f"{path}: there is no folder {path.parent}"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return f"{path}: it cannot be written"
+    return None
 
 
 @dataclass
