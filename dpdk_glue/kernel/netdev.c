@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <linux/ethtool.h>
 #include <linux/if_arp.h>
+#include <linux/if_packet.h>
 #include <linux/rtnetlink.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
@@ -303,10 +304,18 @@ bool harp_netdev_has_carrier(int control, int index)
   return flags >= 0 && flags & IFF_RUNNING;
 }
 
-int harp_netdev_state(int control, int index)
+int harp_netdev_state(int control, int bound, int index)
 {
+  struct sockaddr_ll here;
+  socklen_t length = sizeof(here);
   int flags = read_flags(control, index);
-  return flags < 0 ? flags : (flags & IFF_UP) != 0;
+  if (flags < 0) {
+    return flags;
+  }
+  if (getsockname(bound, (struct sockaddr *)&here, &length) < 0 || here.sll_ifindex != index) {
+    return -ENODEV;
+  }
+  return (flags & IFF_UP) != 0;
 }
 
 /* The sysctl arp_ignore of an interface, or of "all". */

@@ -59,7 +59,8 @@ int harp_netdev_control(void);
 /* Returns true if the interface is up and has a carrier. false: it is down, or it is gone. control:
  * of harp_netdev_control. Any thread. */
 bool harp_netdev_has_carrier(int control, int index);
-/* 1: up; 0: down; -ENODEV: gone. Any thread. */
-int harp_netdev_state(int control, int index);
+/* 1: up; 0: down; -ENODEV: gone. bound: a packet socket on the interface. The kernel unbinds it if
+ * the interface leaves the network namespace, also if it comes back. Any thread. */
+int harp_netdev_state(int control, int bound, int index);
 
 #endif

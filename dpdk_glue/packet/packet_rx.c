@@ -55,7 +55,8 @@ static bool arp_is_due(struct packet_queue *queue)
  * interface may also be gone, and then the port is dead. */
 static int check_link(const struct packet_port *packet, struct packet_queue *queue)
 {
-  int state = harp_netdev_state(packet->sockets.control, packet->sockets.device.index);
+  int bound = queue->arp_fd >= 0 ? queue->arp_fd : queue->fd;
+  int state = harp_netdev_state(packet->sockets.control, bound, packet->sockets.device.index);
   queue->down = state <= 0;
   if (state < 0) {
     return -ENODEV;

@@ -247,7 +247,7 @@ static bool other_is_due(struct xdp_port *xdp)
 /* The interface may be down for a while, or be gone for good. The sockets report it only once. */
 static int check_link(struct xdp_port *xdp)
 {
-  int state = harp_netdev_state(xdp->control_fd, xdp->device.index);
+  int state = harp_netdev_state(xdp->control_fd, xdp->other_fd, xdp->device.index);
   xdp->link = state < 0 ? -ENODEV : state == 0 ? -ENETDOWN : 0;
   return xdp->link;
 }

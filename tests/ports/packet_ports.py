@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from collections.abc import Callable
 
@@ -64,3 +65,29 @@ def kernel_moves_bytes(first: Host, second: Host, port: Probe) -> None:
     server.wait(20)
     frames = port.receive(10, 0.2)
     assert not [f for f in frames if f.data[12:14] == b"\x08\x00"]
+
+
+def interface_leaves_and_returns(
+    host: Host, other: Host, one: Probe, scheme: str, queues: int
+) -> None:
+    """A port's interface moves to the other host and back. The port then fails for good."""
+
+    def come_up() -> None:
+        for name in ("away0", "away1"):
+            host.run(["ip", "link", "set", name, "up"])
+
+    host.run(["ip", "link", "add", "away0", "type", "veth", "peer", "name", "away1"])
+    try:
+        come_up()
+        one.open(f"{scheme}:away0", queues, address=f"{UNUSED_ADDRESS}/24")
+        index = host.read("/sys/class/net/away0/ifindex")
+        host.run(["ip", "link", "set", "away0", "netns", other.namespace])
+        other.run(["ip", "link", "set", "away0", "netns", host.namespace])
+        come_up()
+        assert host.read("/sys/class/net/away0/ifindex") == index
+        for _ in range(2):
+            with pytest.raises(PortError) as gone:
+                one.receive()
+            assert gone.value.number == errno.ENODEV
+    finally:
+        host.run(["ip", "link", "del", "away1"])

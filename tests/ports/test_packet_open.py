@@ -7,7 +7,14 @@ import errno
 import time
 
 import pytest
-from packet_ports import UNUSED_ADDRESS, Hosts, Make, refusal, tcp_frame
+from packet_ports import (
+    UNUSED_ADDRESS,
+    Hosts,
+    Make,
+    interface_leaves_and_returns,
+    refusal,
+    tcp_frame,
+)
 from port_probe import HEADERS, PortError, Received
 
 
@@ -51,6 +58,13 @@ def test_removed_interface_is_enodev(probe: Make, hosts: Hosts) -> None:
     with pytest.raises(PortError) as gone:
         one.send(bytes(600))
     assert gone.value.number == errno.ENODEV
+
+
+@pytest.mark.parametrize("queues", [1, 3])
+def test_interface_that_left_and_returned_is_enodev(probe: Make, hosts: Hosts, queues: int) -> None:
+    """The kernel has unbound the sockets, so they receive nothing on it again."""
+    one = probe(hosts("veth-1500")[0])
+    interface_leaves_and_returns(*hosts("veth-1500"), one, "packet", queues)
 
 
 @pytest.mark.parametrize("queues", [1, 3])

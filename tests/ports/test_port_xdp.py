@@ -16,6 +16,7 @@ from packet_ports import (
     Hosts,
     Make,
     descriptor_tells_of_frames,
+    interface_leaves_and_returns,
     kernel_moves_bytes,
     listening,
     refusal,
@@ -405,6 +406,11 @@ def test_removed_interface_is_enodev(probe: Make, hosts: Hosts) -> None:
     assert gone.value.number == errno.ENODEV
     assert not one.arm(True)
     one.do("close")
+
+
+def test_interface_that_left_and_returned_is_enodev(probe: Make, hosts: Hosts) -> None:
+    one = probe(hosts("veth-1500")[0])
+    interface_leaves_and_returns(*hosts("veth-1500"), one, "xdp", 1)
 
 
 # Several queues of the interface
