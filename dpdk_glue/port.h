@@ -90,12 +90,12 @@ struct harp_port_ops {
   void (*forget)(struct harp_port *port);
   /* Stores up to max frames in frames and returns their number. They stay valid until the next
    * receive on this queue. 0: no frame is waiting. -ENETDOWN: the link is down. -ENODEV: the
-   * device is gone. */
+   * device is gone. -EADDRNOTAVAIL: it no longer has the port's MAC address. */
   int (*receive)(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
                  struct harp_rx_frame *frames, int max);
   /* Sends one frame. The caller may reuse the frame's memory when the call returns, but memory that
    * a dma_map covers only after reclaim. -EAGAIN: the queue is full, retry after a poll.
-   * Other errors: -EMSGSIZE, -ENETDOWN, -ENODEV, -EIO. */
+   * Other errors: -EMSGSIZE, -EIO, and those of receive. */
   int (*transmit)(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame);
   /* Ends a burst: the port must now send all frames that it still holds back. */
   void (*flush)(struct harp_port *port, unsigned queue);

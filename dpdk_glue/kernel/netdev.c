@@ -318,6 +318,15 @@ int harp_netdev_state(int control, int bound, int index)
   return (flags & IFF_UP) != 0;
 }
 
+bool harp_netdev_mac_changed(int control, const struct harp_netdev *device, const uint8_t *mac)
+{
+  struct ifreq request = {.ifr_ifindex = device->index};
+  return memcmp(device->mac, mac, sizeof(device->mac)) == 0 &&
+         ioctl(control, SIOCGIFNAME, &request) == 0 &&
+         ioctl(control, SIOCGIFHWADDR, &request) == 0 &&
+         memcmp(request.ifr_hwaddr.sa_data, mac, sizeof(device->mac)) != 0;
+}
+
 /* The sysctl arp_ignore of an interface, or of "all". */
 static int arp_ignore(const char *name)
 {

@@ -53,7 +53,7 @@ unsigned harp_netdev_find_flux(const struct harp_netdev *device, int *others, un
 
 /* The number of queues on which the interface may deliver a frame; 1 if the driver does not say. */
 unsigned harp_netdev_queues(const char *name);
-/* Opens a socket for the two calls below. It stays in this network namespace, whichever process has
+/* Opens a socket for the calls below. It stays in this network namespace, whichever process has
  * it. Returns a descriptor, which the caller closes, or a negative errno. */
 int harp_netdev_control(void);
 /* Returns true if the interface is up and has a carrier. false: it is down, or it is gone. control:
@@ -62,5 +62,8 @@ bool harp_netdev_has_carrier(int control, int index);
 /* 1: up; 0: down; -ENODEV: gone. bound: a packet socket on the interface. The kernel unbinds it if
  * the interface leaves the network namespace, also if it comes back. Any thread. */
 int harp_netdev_state(int control, int bound, int index);
+/* Whether the interface no longer has its MAC address in *device, which the port uses (mac). A port
+ * with a MAC address of its own does not need the interface's. Any thread. */
+bool harp_netdev_mac_changed(int control, const struct harp_netdev *device, const uint8_t *mac);
 
 #endif

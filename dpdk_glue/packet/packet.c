@@ -205,7 +205,11 @@ static int packet_descriptor(struct harp_port *port, unsigned number)
 static int packet_transmit(struct harp_port *port, unsigned number,
                            const struct harp_tx_frame *frame)
 {
-  return harp_packet_tx_send(&packet_of(port)->queues[number].tx, frame);
+  struct packet_port *packet = packet_of(port);
+  if (atomic_load_explicit(&packet->mac_changed, memory_order_relaxed)) {
+    return -EADDRNOTAVAIL;
+  }
+  return harp_packet_tx_send(&packet->queues[number].tx, frame);
 }
 
 static void packet_flush(struct harp_port *port, unsigned number)
@@ -267,7 +271,11 @@ static void packet_count(struct harp_port *port, unsigned number, uint64_t *coun
 
 static bool packet_has_carrier(struct harp_port *port)
 {
-  const struct packet_sockets *sockets = &packet_of(port)->sockets;
+  struct packet_port *packet = packet_of(port);
+  const struct packet_sockets *sockets = &packet->sockets;
+  if (harp_netdev_mac_changed(sockets->control, &sockets->device, port->info.mac)) {
+    atomic_store_explicit(&packet->mac_changed, true, memory_order_relaxed);
+  }
   return harp_netdev_has_carrier(sockets->control, sockets->device.index);
 }
 

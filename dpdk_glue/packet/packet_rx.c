@@ -53,18 +53,21 @@ static bool arp_is_due(struct packet_queue *queue)
 
 /* The socket reports ENETDOWN only once, so HARP must ask whether the interface is up again. The
  * interface may also be gone, and then the port is dead. */
-static int check_link(const struct packet_port *packet, struct packet_queue *queue)
+static int check_link(struct packet_port *packet, struct packet_queue *queue)
 {
   int bound = queue->arp_fd >= 0 ? queue->arp_fd : queue->fd;
-  int state = harp_netdev_state(packet->sockets.control, bound, packet->sockets.device.index);
+  const struct packet_sockets *sockets = &packet->sockets;
+  int state = harp_netdev_state(sockets->control, bound, sockets->device.index);
+  bool changed = harp_netdev_mac_changed(sockets->control, &sockets->device, packet->port.info.mac);
+  atomic_store_explicit(&packet->mac_changed, changed, memory_order_relaxed);
   queue->down = state <= 0;
   if (state < 0) {
     return -ENODEV;
   }
-  return state == 0 ? -ENETDOWN : 0;
+  return state == 0 ? -ENETDOWN : changed ? -EADDRNOTAVAIL : 0;
 }
 
-static int receive_failed(const struct packet_port *packet, struct packet_queue *queue, int error)
+static int receive_failed(struct packet_port *packet, struct packet_queue *queue, int error)
 {
   switch (error) {
   case EAGAIN:
@@ -78,7 +81,7 @@ static int receive_failed(const struct packet_port *packet, struct packet_queue 
 
 /* ARP frames have no vnet header. Bytes after PACKET_ARP_BYTES are padding. Returns the number of
  * frames, or as receive_failed. */
-static int receive_arp(const struct packet_port *packet, struct packet_queue *queue,
+static int receive_arp(struct packet_port *packet, struct packet_queue *queue,
                        struct harp_rx_frame *frames, int max)
 {
   int n = 0;
@@ -128,7 +131,7 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
   if (count == 0) {
     return n;
   }
-  if (queue->down) {
+  if (queue->down || atomic_load_explicit(&packet->mac_changed, memory_order_relaxed)) {
     int rc = check_link(packet, queue);
     if (rc < 0) {
       return rc;

@@ -503,7 +503,10 @@ static void xdp_count(struct harp_port *port, unsigned queue, uint64_t *counters
 
 static bool xdp_has_carrier(struct harp_port *port)
 {
-  const struct xdp_port *xdp = harp_xdp_of(port);
+  struct xdp_port *xdp = harp_xdp_of(port);
+  if (harp_netdev_mac_changed(xdp->control_fd, &xdp->device, port->info.mac)) {
+    atomic_store_explicit(&xdp->mac_changed, true, memory_order_relaxed);
+  }
   return harp_netdev_has_carrier(xdp->control_fd, xdp->device.index);
 }
 

@@ -60,7 +60,8 @@ struct xdp_port {
   int epoll_fd;               /* watches all sockets */
   int control_fd;             /* of harp_netdev_control */
   bool local_sender;          /* checksums may be incomplete; see is_incomplete */
-  int link;                   /* 0; or -ENETDOWN, -ENODEV: look again before each receive */
+  int link;                   /* 0, or an error of receive: look again before each receive */
+  _Atomic(bool) mac_changed;  /* since the last such look */
   _Atomic(unsigned) other_in; /* receive calls until the next look at other_fd */
   uint32_t unsent;            /* descriptors in the ring for sending that no call has announced */
   struct xdp_counts counts;

@@ -248,7 +248,9 @@ static bool other_is_due(struct xdp_port *xdp)
 static int check_link(struct xdp_port *xdp)
 {
   int state = harp_netdev_state(xdp->control_fd, xdp->other_fd, xdp->device.index);
-  xdp->link = state < 0 ? -ENODEV : state == 0 ? -ENETDOWN : 0;
+  bool changed = harp_netdev_mac_changed(xdp->control_fd, &xdp->device, xdp->port.info.mac);
+  atomic_store_explicit(&xdp->mac_changed, false, memory_order_relaxed);
+  xdp->link = state < 0 ? -ENODEV : state == 0 ? -ENETDOWN : changed ? -EADDRNOTAVAIL : 0;
   return xdp->link;
 }
 
@@ -275,7 +277,8 @@ int harp_xdp_receive(struct harp_port *port, unsigned queue, const struct harp_r
 {
   struct xdp_port *xdp = harp_xdp_of(port);
   recycle(xdp);
-  int n = xdp->link < 0 ? check_link(xdp) : 0;
+  bool changed = atomic_load_explicit(&xdp->mac_changed, memory_order_relaxed);
+  int n = xdp->link < 0 || changed ? check_link(xdp) : 0;
   if (n == 0 && other_is_due(xdp)) {
     n = receive_others(xdp, frames, max);
   }

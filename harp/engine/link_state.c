@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harp/engine/link_state.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -54,7 +55,10 @@ void harp_link_state_port(struct harp_instance *instance, int error)
     return; /* the outage ends with the next look at the carrier, which may come later */
   }
   harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_error, (uint32_t)-error, 0);
-  if (!instance->outage) {
+  if (!instance->outage && error == -EADDRNOTAVAIL) {
+    begin_outage(instance, "has another MAC address",
+                 "set the old MAC address again, or restart the job");
+  } else if (!instance->outage) {
     char why[96];
     snprintf(why, sizeof why, "failed: %s", strerror(-error));
     begin_outage(instance, why, "see `ip link`");

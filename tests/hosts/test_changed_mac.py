@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An interface gets another MAC address while a job runs: the job fails with a line that says so,
+and the host stays reachable at its new address."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ranks import Failed, Rank, connect, packet_site, wait_until
+
+from tools.hosts.lab import Host, Lab
+
+NEW = "02:77:00:00:aa:01"
+TIMEOUT_MS = 3000
+CHANGED = re.compile(
+    r"HARP: the device (packet|xdp):eth0 has another MAC address at \d\d:\d\d:\d\d UTC\. Links use "
+    rf"another NIC, or wait until it is back, at most timeout_ms \({TIMEOUT_MS}\); set the old MAC "
+    r"address again, or restart the job\.$"
+)
+BACK = re.compile(r"HARP: the device packet:eth0 is back after \d+\.\d s\. Links use it again\.$")
+
+
+def set_mac(host: Host, mac: str) -> None:
+    host.run(["ip", "link", "set", host.interface, "address", mac])
+
+
+def reaches(host: Host, peer: Host) -> bool:
+    """Whether the peer's kernel answers that a port is closed."""
+    program = f"import socket; socket.create_connection(({peer.address!r}, 9), 10)"
+    done = host.run([sys.executable, "-c", program], check=False)
+    return "ConnectionRefusedError" in done.stderr
+
+
+def neighbour(host: Host, of: Host) -> str:
+    """What the kernel of a host knows of another one."""
+    return host.run(["ip", "neigh", "show", of.address]).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.sanitized
+@pytest.mark.parametrize("scheme", ["packet", "xdp"])
+def test_changed_mac_fails_job_and_spares_neighbours(lab: Lab, tmp_path: Path, scheme: str) -> None:
+    host, peer = lab.hosts
+    keys = {"port": scheme, "timeout_ms": TIMEOUT_MS}
+    sites = [packet_site(tmp_path / str(one.index), one, **keys) for one in lab.hosts]
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        one.init()
+        other.init()
+        link = connect(other, one)
+        link.move()
+        one.start("receive", link.receives, 1, 64, 60_000)
+        set_mac(host, NEW)
+        try:
+            assert reaches(host, peer) and NEW in neighbour(peer, host)
+            limit = time.monotonic() + 10
+            with pytest.raises(Failed):
+                one.finish(30)
+            while time.monotonic() < limit:
+                assert NEW in neighbour(peer, host)
+                time.sleep(0.1)
+            assert CHANGED.search(one.warnings[0]), one.lines()
+            assert reaches(host, peer)
+        finally:
+            set_mac(host, host.mac)
+
+
+@pytest.mark.slow
+def test_job_goes_on_when_mac_is_set_back(lab: Lab, tmp_path: Path) -> None:
+    host = lab.hosts[0]
+    sites = [packet_site(tmp_path / str(one.index), one, timeout_ms=60_000) for one in lab.hosts]
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        one.init()
+        other.init()
+        link = connect(other, one)
+        link.move()
+        one.start("receive", link.receives, 4, 65536, 60_000)
+        set_mac(host, NEW)
+        try:
+            time.sleep(1)
+        finally:
+            set_mac(host, host.mac)
+        other.do("send", link.sends, 4, 65536, 60_000, timeout=60)
+        one.finish(60)
+        assert "has another MAC address" in one.warnings[0]
+
+        def said() -> bool:
+            link.move(1, 64)  # a rank prints the lines when it next calls HARP
+            return any(BACK.search(line) for line in one.lines())
+
+        wait_until(said, 20, "no line tells that it is back", [one])
