@@ -26,6 +26,7 @@ from workbench import BROKEN, CAUGHT, SURVIVED, Stopped, Verdict, Workbench
 from tools.hosts import lab
 
 PREFIX = "harp-mutations-"
+ENDS = (signal.SIGTERM, signal.SIGHUP)  # as Ctrl-C; a closed terminal sends SIGHUP
 
 
 def chosen(names: Sequence[str]) -> list[Mutation]:
@@ -85,8 +86,8 @@ class Run:
                 futures += [pool.submit(self._work_at, bench) for bench in self._benches]
                 wait(futures)
             except KeyboardInterrupt:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                for number in (signal.SIGINT, *ENDS):
+                    signal.signal(number, signal.SIG_IGN)
                 self.stop()
         failed = [failure for future in futures if (failure := future.result())]
         return failed[0] if failed else None
@@ -169,7 +170,9 @@ def main(only_list: bool, jobs: int, names: tuple[str, ...]) -> None:
         for one in mutations:
             click.echo(f"{one.area}/{one.name}: {one.why} [{', '.join(one.caught_by)}]")
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in ENDS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     sweep()
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as folder:
         os.chmod(folder, 0o755)  # tests run programs of the copies as other users

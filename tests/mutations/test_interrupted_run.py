@@ -32,7 +32,7 @@ def inside(folder: Path) -> Iterator[int]:
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminated"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_run_leaves_no_files_or_processes(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -284,8 +284,10 @@ def join_rails(rails: Rails, folder: Path, **keys: Any) -> Joint:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delays SIGINT and SIGTERM. A program that an interrupt left alone could do its work later."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    """Delays signals that end this process. A program that an interrupt left alone could do its
+    work later."""
+    ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
         yield
     finally:
