@@ -42,6 +42,17 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def is_watched(pid: int) -> bool:
+    """Whether the process's parent, timeout(1), waits. It loses a signal that comes earlier."""
+    parent = fields(pid)[1]
+    return fields(int(parent))[0] == "S"
+
+
+def fields(pid: int) -> list[str]:
+    """A process's state, its parent, and more."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_all_runs(tmp_path: Path, number: signal.Signals) -> None:
     """A closed terminal sends SIGHUP."""
@@ -49,12 +60,14 @@ def test_signal_ends_all_runs(tmp_path: Path, number: signal.Signals) -> None:
     said = tmp_path / "pid"
     try:
         wait_until(lambda: said.exists() and said.read_text().endswith("\n"), 20, "no run")
+        pid = int(said.read_text())
+        wait_until(lambda: is_watched(pid), 20, "timeout(1) does not wait")
         run.send_signal(number)
         output, _ = run.communicate(timeout=20)
     finally:
         run.kill()
     assert run.returncode == 130, output
-    assert not is_alive(int(said.read_text()))
+    assert not is_alive(pid)
 
 
 @pytest.mark.parametrize(
