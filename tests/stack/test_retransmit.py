@@ -199,6 +199,10 @@ def test_ack_of_tail_loss_probe_starts_recovery(dialogue):
             break
     assert done == 10, d.render()
     assert d.now - began <= 4 * 50  # window by window, and no timeout
+    before = c.tcp_info()["snd_cwnd"]
+    c.send(pattern(10 * MSS, MSS))
+    d.send(ack(11), at=d.now + 50)
+    assert c.tcp_info()["snd_cwnd"] >= before  # one loss is one reduction
 
 
 def test_loss_repaired_by_tail_loss_probe_reduces_cwnd(dialogue):

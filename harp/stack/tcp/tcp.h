@@ -160,9 +160,10 @@ struct tcp_rack {
 
 /* The tail loss probe (RFC 8985, 7). */
 struct tcp_tlp {
-  uint32_t end;           /* snd.nxt when the probe was sent */
-  bool outstanding;       /* a probe is in flight */
-  bool is_retransmission; /* the probe is a retransmission, not new data */
+  uint32_t end;     /* snd.nxt when the probe was sent */
+  bool outstanding; /* a probe is in flight */
+  bool is_retransmission;     /* the probe is a retransmission, not new data */
+  bool reacted;     /* fast recovery has begun since: cwnd is reduced already */
 };
 
 /* Proportional Rate Reduction (RFC 9937; tcp_prr.c). Bytes. */

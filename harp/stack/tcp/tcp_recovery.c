@@ -56,6 +56,7 @@ static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_resu
   tcp_undo_remember(tcp);
   tcp->recovery = RECOVERY_FAST;
   tcp->recovery_point = tcp->snd.nxt;
+  tcp->tlp.reacted = true;
   tcp_cwnd_enter_recovery(tcp);
   tcp_prr_begin(tcp, result);
 }

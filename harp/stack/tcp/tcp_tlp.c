@@ -26,7 +26,7 @@ void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
     return;
   }
   tcp->tlp.outstanding = false;
-  if (!result->dsack && tcp->recovery == RECOVERY_NONE) {
+  if (!result->dsack && tcp->recovery == RECOVERY_NONE && !tcp->tlp.reacted) {
     /* The probe itself repaired a loss. No other event shows that loss. */
     tcp_cwnd_on_repaired_loss(tcp);
   }
@@ -43,6 +43,7 @@ static void send_probe(struct harp_tcp *tcp)
   COUNT(tcp->stack, tcp_tail_probes);
   tcp->tlp.outstanding = true;
   tcp->tlp.is_retransmission = !fresh;
+  tcp->tlp.reacted = false;
   tcp->tlp.end = tcp->snd.nxt;
   if (!fresh) {
     struct harp_record *last = tcp->flight.last;
