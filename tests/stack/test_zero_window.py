@@ -7,7 +7,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 from harp.testing.dialogue import Sink, make_stack, payload
-from harp.testing.flights import MSS, ack, read_all, send_flight, seq
+from harp.testing.flights import MSS, ack, numbers, read_all, send_flight, seq
 from harp.testing.wire import Transfer, connect_pair, pattern
 
 
@@ -84,6 +84,20 @@ def test_opened_window_gets_tail_loss_probe(dialogue):
     d.send(ack(0))
     d.silence(during=90)
     d.expect(TCP(seq=seq(9)), length=MSS, within=20)
+
+
+def test_opened_window_restarts_rto(dialogue):
+    """The last window probe has set the timer to many seconds, and nothing is unsent."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.strict = False
+    d.run(d.now + 150)  # the tail loss probe comes before the window closes
+    for _ in range(170):
+        d.send(TCP(flags="A", seq=1, ack=1, window=0), at=d.now + 100)
+    d.ignore()
+    d.send(ack(0))
+    assert 0 in numbers(d.drain(until=d.now + 400)), d.render()
 
 
 def test_reordered_ack_updates_window_by_its_ack(dialogue):

@@ -41,6 +41,19 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
   }
 }
 
+/* The window is open again. The RTO restarts, because the interval of the window probes may have
+ * grown to minutes. The data of a window probe is retransmitted, because the peer may have dropped
+ * it. */
+static void window_opens(struct harp_tcp *tcp)
+{
+  tcp->backoff = 0;
+  if (tcp->snd.window_limited && tcp->flight.first &&
+      tcp->flight.first->state == RECORD_IN_FLIGHT) {
+    tcp_mark_lost(tcp, tcp->flight.first);
+  }
+  tcp_arm_rto(tcp);
+}
+
 /* Updates SND.WND, SND.WL1 and SND.WL2 (RFC 9293, 3.10.7.4). */
 static void update_window(struct harp_tcp *tcp, const struct tcp_ack_numbers *in)
 {
@@ -53,12 +66,8 @@ static void update_window(struct harp_tcp *tcp, const struct tcp_ack_numbers *in
   if (seq_gt(in->ack, tcp->snd.una) || seq_lt(tcp->snd.wl1, in->seq) ||
       (tcp->snd.wl1 == in->seq && seq_le(tcp->snd.wl2, in->ack))) {
     uint32_t window = in->window << tcp->snd.wscale;
-    if (tcp->snd.wnd == 0 && window && tcp->snd.window_limited) {
-      /* The window is open again: retransmit the probe's data, which the peer may have dropped. */
-      tcp->backoff = 0;
-      if (tcp->flight.first && tcp->flight.first->state == RECORD_IN_FLIGHT) {
-        tcp_mark_lost(tcp, tcp->flight.first);
-      }
+    if (tcp->snd.wnd == 0 && window) {
+      window_opens(tcp);
     }
     if (tcp->snd.wnd && !window) {
       stack_event(tcp, HARP_EVENT_WINDOW_CLOSED, 0, in->ack - tcp->snd.iss - 1);
