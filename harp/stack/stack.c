@@ -236,13 +236,14 @@ static void service(struct harp_tcp *tcp)
     return;
   }
   bool wanted = tcp->ack.state != ACK_IDLE;
-  tcp_output(tcp);
-  /* Data segments carry the acknowledgement, but only a bare ACK carries SACK blocks. */
-  bool sack = wanted && tcp_has_gaps(tcp);
-  if (tcp->state == TCP_CLOSE || (tcp->ack.state == ACK_IDLE && !sack)) {
-    return;
+  /* Data segments carry the acknowledgement, but only a bare ACK carries SACK blocks. It goes
+   * first: the acknowledgement of data without a DSACK tells the peer that its tail loss probe has
+   * repaired a loss. */
+  if (wanted && tcp_has_gaps(tcp)) {
+    tcp_send_ack(tcp);
   }
-  if (sack || !tcp_ack_hold(tcp)) {
+  tcp_output(tcp);
+  if (tcp->state != TCP_CLOSE && tcp->ack.state != ACK_IDLE && !tcp_ack_hold(tcp)) {
     tcp_send_ack(tcp);
   }
 }
