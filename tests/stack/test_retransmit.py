@@ -9,7 +9,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 from harp.testing.dialogue import Sink, payload
-from harp.testing.flights import MSS, ack, numbers, resent, send_flight, seq
+from harp.testing.flights import MSS, ack, numbers, resent, send_flight, seq, stamped
 from harp.testing.wire import pattern
 
 # Fast retransmission
@@ -288,18 +288,50 @@ def test_rto_backs_off_exponentially(dialogue):
     assert max(pauses) == pytest.approx(5000, abs=20)
 
 
-def test_new_ack_ends_rto_backoff(dialogue):
-    """RFC 6298, 5: what is acknowledged sets the next timeout to what the round trip says."""
-    d = dialogue(rto_min_us=200_000)
-    c = d.open_passive(rtt=20)
+def test_rtt_sample_ends_rto_backoff(dialogue):
+    """RFC 6298, 5.7: the acknowledgement of a copy is none, and the backoff stays."""
+    d = dialogue(rto_min_us=200_000, sack=0)
+    c = d.open_passive(rtt=20, sack=False)
     c.send(b"x" * MSS)
     assert len(first_timeouts(d, d.now + 2000)) >= 3
     d.send(ack(1))
-    c.send(b"y" * MSS)
+    c.send(pattern(MSS, MSS))
     d.expect(TCP(seq=seq(1)), length=MSS)
+    d.silence(during=230)
+    d.send(ack(2))
+    c.send(pattern(2 * MSS, MSS))
+    d.expect(TCP(seq=seq(2)), length=MSS)
     sent = d.now
-    again = resent(d.drain(until=sent + 1000))
-    assert again and again[0][0] - sent <= 230, d.render()  # before a probe, which waits 240
+    d.expect(TCP(seq=seq(2)), length=MSS, within=500)
+    assert d.now - sent <= 1000 * c.tcp_info()["rto"]
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+def test_rto_adapts_to_longer_rtt(dialogue, timestamps):
+    """The acknowledgements of originals come after their copies were sent, each time."""
+    d = dialogue(rto_min_us=200_000, timestamps=int(timestamps))
+    c = d.open_passive(rtt=20, timestamps=timestamps)
+    mss = MSS - 12 * timestamps
+    copies = []
+    for i in range(6):
+        c.send(pattern(i * mss, mss))
+        original = d.expect(TCP(seq=seq(i, mss)), length=mss)
+        copies.append(len(d.drain(until=d.now + 300)))
+        answer = stamped(original, d, i + 1, mss=mss) if timestamps else ack(i + 1, mss=mss)
+        d.send(answer)
+    assert copies[0] == 1 and copies[2:] == [0] * 4, copies
+
+
+def test_echo_of_paused_peer_hardly_raises_rto(dialogue):
+    """The RTO of seconds would delay the repair of what the peer has dropped meanwhile."""
+    d = dialogue(rto_min_us=200_000, timestamps=1)
+    c = d.open_passive(rtt=20, timestamps=True)
+    mss = MSS - 12
+    c.send(pattern(0, mss))
+    original = d.expect(TCP(seq=1), length=mss)
+    d.ignore(until=d.now + 20_000)
+    d.send(stamped(original, d, 1, mss=mss))
+    assert c.tcp_info()["rto"] <= 400_000
 
 
 def test_constant_rtt_causes_no_timeout(dialogue):

@@ -38,6 +38,9 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
   }
   if (result->retransmitted) {
     result->rtt = 0; /* data beyond the hole waited until the hole was filled */
+    if (result->timed) {
+      tcp_rtt_sample_echo(tcp, result->echo);
+    }
   }
 }
 
@@ -46,7 +49,7 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
  * it. */
 static void window_opens(struct harp_tcp *tcp)
 {
-  tcp->backoff = 0;
+  tcp->backoff = tcp->tries = 0;
   if (tcp->snd.window_limited && tcp->flight.first &&
       tcp->flight.first->state == RECORD_IN_FLIGHT) {
     tcp_mark_lost(tcp, tcp->flight.first);
@@ -88,7 +91,7 @@ static void advance_una(struct harp_tcp *tcp, uint32_t ack)
 {
   tcp->snd.una = ack;
   tcp->flight.high_sacked = seq_max(tcp->flight.high_sacked, ack);
-  tcp->backoff = 0;
+  tcp->tries = 0;
   tcp->last_progress = tcp->stack->now;
   if (tcp->timers[TIMER_USER] != TIMER_OFF) {
     bool open = ack != tcp->snd.end + tcp->snd.fin_sent;

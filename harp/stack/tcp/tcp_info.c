@@ -50,7 +50,7 @@ void harp_flow_info(const struct harp_tcp *tcp, struct harp_tcp_info *info)
   uint64_t now = tcp->stack->now;
   *info = (struct harp_tcp_info){.tcpi_state = tcp->state};
   info->tcpi_ca_state = congestion_state(tcp);
-  info->tcpi_retransmits = tcp->backoff;
+  info->tcpi_retransmits = tcp->tries;
   info->tcpi_probes = tcp->probes;
   info->tcpi_backoff = tcp->backoff;
   info->tcpi_options = (tcp->timestamps ? TCPI_OPT_TIMESTAMPS : 0) |

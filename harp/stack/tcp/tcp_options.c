@@ -5,6 +5,8 @@
 #include "harp/headers.h"
 #include "harp/stack.h"
 #include "harp/stack/bytes.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_rcvq.h"
 #include "harp/stack/tcp/tcp_segment.h"
@@ -74,16 +76,21 @@ bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uin
   return true;
 }
 
-/* A tick is 2^20 ns, within the 1 ms to 1 s of RFC 7323, 5.4. The offset hides the host's uptime.
- */
+/* The offset hides the host's uptime. */
 uint32_t tcp_timestamp_at(const struct harp_tcp *tcp, uint64_t time)
 {
-  return (uint32_t)(time >> 20) + tcp->ts.offset;
+  return (uint32_t)(time / TIMESTAMP_TICK) + tcp->ts.offset;
 }
 
 uint32_t tcp_timestamp(const struct harp_tcp *tcp)
 {
   return tcp_timestamp_at(tcp, tcp->stack->now);
+}
+
+uint64_t tcp_timestamp_age(const struct harp_tcp *tcp, uint32_t echo)
+{
+  int32_t ticks = seq_diff(tcp_timestamp(tcp), echo);
+  return ticks < 0 ? 0 : (uint64_t)ticks * TIMESTAMP_TICK + tcp->stack->now % TIMESTAMP_TICK;
 }
 
 static uint8_t *write_timestamp(const struct harp_tcp *tcp, uint8_t *out, uint32_t echo)

@@ -6,6 +6,8 @@
 #include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_options.h"
+#include "harp/stack/tcp/tcp_timer.h"
 
 /* RFC 6298, 2.3. The floor applies to the RTTVAR term, as in Linux: a peer may delay an ACK by that
  * time, whatever the RTT. */
@@ -13,6 +15,13 @@ static void set_rto(struct harp_tcp *tcp)
 {
   uint64_t rto = tcp->rtt.srtt + HARP_MAX(4 * tcp->rtt.rttvar, tcp->rtt.rto_min);
   tcp->rtt.rto = HARP_MIN(rto, tcp->stack->config.rto_max_us * NS_PER_US);
+}
+
+/* RFC 6298, the note after 5.7: a new measurement ends the backoff. */
+static void end_backoff(struct harp_tcp *tcp)
+{
+  tcp->backoff = 0;
+  tcp_arm_rto(tcp);
 }
 
 /* RFC 6298, 2. The gains are those of one sample per round trip; with one per ACK they are close
@@ -30,6 +39,22 @@ void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
   tcp->rtt.min = HARP_MIN(tcp->rtt.min, rtt);
   tcp->shared_ack.sampled_ms = (uint32_t)(tcp->stack->now / NS_PER_MS);
   set_rto(tcp);
+  if (tcp->backoff) {
+    end_backoff(tcp);
+  }
+}
+
+void tcp_rtt_sample_echo(struct harp_tcp *tcp, uint32_t echo)
+{
+  uint64_t longest = tcp_timestamp_age(tcp, echo);
+  if (!tcp_rtt_is_sample(tcp->stack, longest)) {
+    return;
+  }
+  uint64_t rtt = longest - HARP_MIN(longest, TIMESTAMP_TICK);
+  if (rtt > tcp->rtt.srtt) {
+    tcp_rtt_sample(tcp, HARP_MIN(rtt, tcp->rtt.rto));
+  }
+  end_backoff(tcp);
 }
 
 void tcp_rtt_sample_handshake(struct harp_tcp *tcp)

@@ -67,7 +67,7 @@ static void rto_timer(struct harp_tcp *tcp)
   bool probing = tcp->snd.wnd == 0 || !tcp->flight.first;
   /* RFC 5482: the user timeout replaces the retry limit. */
   bool bounded = tcp->timers[TIMER_USER] != TIMER_OFF;
-  bool tried = (probing ? tcp->probes : tcp->backoff) >= DATA_RETRIES;
+  bool tried = (probing ? tcp->probes : tcp->tries) >= DATA_RETRIES;
   if ((!bounded && tried) || orphan_is_done(tcp, probing)) {
     give_up(tcp);
     return;
@@ -78,7 +78,8 @@ static void rto_timer(struct harp_tcp *tcp)
   if (probing) {
     tcp->probes += tcp_send_window_probe(tcp);
   } else {
-    count_timeout(tcp, tcp->backoff == 1);
+    tcp->tries += tcp->tries < UINT8_MAX;
+    count_timeout(tcp, tcp->tries == 1);
     tcp_recovery_on_rto(tcp);
     tcp_resend_without_record(tcp);
     tcp_mark_dirty(tcp);
