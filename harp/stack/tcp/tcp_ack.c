@@ -44,17 +44,22 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
   }
 }
 
-/* The window is open again. The RTO restarts, because the interval of the window probes may have
- * grown to minutes. The data of a window probe is retransmitted, because the peer may have dropped
- * it. */
-static void window_opens(struct harp_tcp *tcp)
+/* The peer's window has closed or opened. The RTO restarts when it opens, because the interval of
+ * the window probes may have grown to minutes. The data of a window probe is retransmitted, because
+ * the peer may have dropped it. A closed window stops the tail loss probe. */
+static void window_turned(struct harp_tcp *tcp)
 {
-  tcp->backoff = tcp->tries = 0;
-  if (tcp->snd.window_limited && tcp->flight.first &&
-      tcp->flight.first->state == RECORD_IN_FLIGHT) {
-    tcp_mark_lost(tcp, tcp->flight.first);
+  if (tcp->snd.wnd == 0) {
+    stack_event(tcp, HARP_EVENT_WINDOW_CLOSED, 0, tcp->snd.wl2 - tcp->snd.iss - 1);
+  } else {
+    tcp->backoff = tcp->tries = 0;
+    if (tcp->snd.window_limited && tcp->flight.first &&
+        tcp->flight.first->state == RECORD_IN_FLIGHT) {
+      tcp_mark_lost(tcp, tcp->flight.first);
+    }
+    tcp_arm_rto(tcp);
   }
-  tcp_arm_rto(tcp);
+  tcp_arm_tail_probe(tcp);
 }
 
 /* Updates SND.WND, SND.WL1 and SND.WL2 (RFC 9293, 3.10.7.4). */
@@ -69,12 +74,6 @@ static void update_window(struct harp_tcp *tcp, const struct tcp_ack_numbers *in
   if (seq_gt(in->ack, tcp->snd.una) || seq_lt(tcp->snd.wl1, in->seq) ||
       (tcp->snd.wl1 == in->seq && seq_le(tcp->snd.wl2, in->ack))) {
     uint32_t window = in->window << tcp->snd.wscale;
-    if (tcp->snd.wnd == 0 && window) {
-      window_opens(tcp);
-    }
-    if (tcp->snd.wnd && !window) {
-      stack_event(tcp, HARP_EVENT_WINDOW_CLOSED, 0, in->ack - tcp->snd.iss - 1);
-    }
     bool turned = !tcp->snd.wnd != !window;
     tcp->snd.wnd = window;
     tcp->snd.max_wnd = HARP_MAX(tcp->snd.max_wnd, window);
@@ -82,7 +81,7 @@ static void update_window(struct harp_tcp *tcp, const struct tcp_ack_numbers *in
     tcp->snd.wl1 = in->seq;
     tcp->snd.wl2 = in->ack;
     if (turned) {
-      tcp_arm_tail_probe(tcp); /* stopped by a closed window, restarted by an open one */
+      window_turned(tcp);
     }
   }
 }
