@@ -78,6 +78,30 @@ def test_tail_loss_is_recovered_within_milliseconds(wire):
     assert pauses == pytest.approx([2, 5, 10, 20], rel=0.02)
 
 
+def test_tail_loss_probe_takes_place_of_rto(wire):
+    """The RTO comes before two round trips have passed, if they are long and do not vary."""
+    frames = None
+
+    def impair(frame):
+        nonlocal frames
+        if frames is not None and check_ipv4(frame).payload:
+            frames += 1
+            if frames in (9, 10):  # the last two of the message
+                return []
+        return [(10_000_000, frame)]
+
+    w, a, b, one, other = pair(wire, impair)
+    for _ in range(40):  # until hardly any variation is left
+        one.push(b"x" * 1000)
+        w.run(until=one.drained, limit_s=1)
+    frames = 0
+    one.push(b"x" * (10 * 1448))
+    w.run(until=one.drained, limit_s=1)
+    counters = a.stack.counters()
+    assert counters["tcp_tail_probes"] == 1 and counters["tcp_retransmits"] == 2
+    assert counters.get("tcp_rto_fired", 0) == 0
+
+
 def test_rto_floor_is_added_to_srtt(wire):
     """The floor counts from the round trip's end: here 20 ms, and 3 ms more once."""
     late = {B: 20_000_000, A: 0}

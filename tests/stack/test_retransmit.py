@@ -319,6 +319,8 @@ def test_rto_adapts_to_longer_rtt(dialogue, timestamps):
         copies.append(len(d.drain(until=d.now + 300)))
         answer = stamped(original, d, i + 1, mss=mss) if timestamps else ack(i + 1, mss=mss)
         d.send(answer)
+        if copies[-1]:
+            d.send(ack(i + 1, (i, i + 1), mss=mss))
     assert copies[0] == 1 and copies[2:] == [0] * 4, copies
 
 

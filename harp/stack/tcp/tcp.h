@@ -29,10 +29,12 @@ enum {
   TCP_DUPTHRESH = 3,
 };
 
+/* In the order in which they fire if several are due. */
 enum harp_timer {
+  TIMER_TLP,  /* the tail loss probe is due (RFC 8985, 7.2); never runs together with TIMER_RACK. It
+               * restarts TIMER_RTO. */
   TIMER_RTO,  /* retransmission; persist timer while the peer's window is closed */
   TIMER_RACK, /* end of the reordering window (RFC 8985, 6.3) */
-  TIMER_TLP,  /* the tail loss probe is due (RFC 8985, 7.2); never runs together with TIMER_RACK */
   TIMER_DELAYED_ACK,
   TIMER_KEEPALIVE,
   TIMER_USER,  /* user timeout (RFC 5482) */
@@ -160,10 +162,10 @@ struct tcp_rack {
 
 /* The tail loss probe (RFC 8985, 7). */
 struct tcp_tlp {
-  uint32_t end;     /* snd.nxt when the probe was sent */
-  bool outstanding; /* a probe is in flight */
-  bool is_retransmission;     /* the probe is a retransmission, not new data */
-  bool reacted;     /* fast recovery has begun since: cwnd is reduced already */
+  uint32_t end;           /* snd.nxt when the probe was sent */
+  bool outstanding;       /* a probe is in flight */
+  bool is_retransmission; /* the probe is a retransmission, not new data */
+  bool reacted;           /* fast recovery has begun since: cwnd is reduced already */
 };
 
 /* Proportional Rate Reduction (RFC 9937; tcp_prr.c). Bytes. */
@@ -228,10 +230,10 @@ struct harp_tcp {
   uint32_t cwnd, ssthresh; /* bytes; only tcp_cwnd.h and tcp_cwnd.c change them */
   uint32_t growth_due;     /* bytes SACKed before the next advance of SND.UNA: cwnd grows then */
   bool cwnd_limited;
-  bool cwnd_used;   /* cwnd counts as the limit until shared_ack.end is acknowledged */
-  uint8_t recovery; /* enum harp_recovery */
-  uint8_t backoff; /* doublings of the RTO; only a sample of the round trip ends them */
-  uint8_t tries;   /* timeouts in a row, without an acknowledgement of new data */
+  bool cwnd_used;     /* cwnd counts as the limit until shared_ack.end is acknowledged */
+  uint8_t recovery;   /* enum harp_recovery */
+  uint8_t backoff;    /* doublings of the RTO; only a sample of the round trip ends them */
+  uint8_t tries;      /* timeouts in a row, without an acknowledgement of new data */
   uint8_t duplicates; /* duplicate ACKs in a row, without SACK */
   uint8_t syn_transmits;
   uint8_t probes;          /* unanswered keepalive or window probes */

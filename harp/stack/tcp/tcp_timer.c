@@ -159,5 +159,5 @@ void tcp_arm_tail_probe(struct harp_tcp *tcp)
   }
   uint64_t when = tcp->stack->now + wait;
   tcp_timer_stop(tcp, TIMER_RACK); /* RFC 8985, 7.2: one of the two at a time */
-  tcp_timer_set(tcp, TIMER_TLP, when < tcp->timers[TIMER_RTO] ? when : TIMER_OFF);
+  tcp_timer_set(tcp, TIMER_TLP, HARP_MIN(when, tcp->timers[TIMER_RTO]));
 }

@@ -58,10 +58,18 @@ static void send_probe(struct harp_tcp *tcp)
   tcp_arm_rto(tcp);
 }
 
+/* Whether a probe leaves the RTO a way to adapt to a longer round trip. Without timestamps the
+ * acknowledgement of a probe is no sample: the probe must neither take the place of the timeout nor
+ * delay the end of the backoff. */
+static bool rto_can_adapt(const struct harp_tcp *tcp)
+{
+  return tcp->timestamps || (!tcp->backoff && tcp->timers[TIMER_RTO] > tcp->stack->now);
+}
+
 void tcp_tlp_on_timer(struct harp_tcp *tcp)
 {
   const struct harp_record *last = tcp->flight.last;
-  if (last && last->state == RECORD_IN_FLIGHT) {
+  if (last && last->state == RECORD_IN_FLIGHT && rto_can_adapt(tcp)) {
     send_probe(tcp);
   }
 }
