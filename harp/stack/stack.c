@@ -243,7 +243,7 @@ static void service(struct harp_tcp *tcp)
     tcp_send_ack(tcp);
   }
   tcp_output(tcp);
-  if (tcp->state != TCP_CLOSE && tcp->ack.state != ACK_IDLE && !tcp_ack_hold(tcp)) {
+  if (tcp->ack.state != ACK_IDLE && tcp->state != TCP_CLOSE && !tcp_ack_hold(tcp)) {
     tcp_send_ack(tcp);
   }
 }

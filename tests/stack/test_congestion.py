@@ -88,8 +88,15 @@ def test_ack_division_does_not_grow_cwnd(dialogue):
     assert c.tcp_info()["snd_cwnd"] <= 6
 
 
+def end_of(packet):
+    return packet[TCP].seq + len(payload(packet))
+
+
 def lose_one(d, c, cwnd=20):
-    """Brings the window to about cwnd segments, then loses one; returns the info before."""
+    """Brings the window to about cwnd segments, then loses one.
+
+    Returns the info before, and the end of what the peer has behind the hole.
+    """
     sink = Sink()
     d.strict = False
     c.send(b"x" * 400 * MSS)
@@ -98,18 +105,18 @@ def lose_one(d, c, cwnd=20):
         d.send(TCP(flags="A", seq=1, ack=sink.ack, window=60_000))
     packets = [p for p in d.drain() if payload(p)]
     before = c.tcp_info()
-    first, last = packets[0][TCP].seq, packets[-1][TCP].seq + len(payload(packets[-1]))
+    first, last = packets[0][TCP].seq, end_of(packets[-1])
     d.run(d.now + 50)
     block = [("NOP", None), ("NOP", None), ("SAck", (first + MSS, last))]
     d.send(TCP(flags="A", seq=1, ack=first, window=60_000, options=block))
-    return before
+    return before, last
 
 
 def test_loss_reduces_ssthresh_by_cubic_beta(dialogue):
     """RFC 9438, 4.6: beta is 0.7."""
     d = dialogue(sndbuf=1 << 20, window_scale=0)
     c = d.open_passive(rtt=50, wscale=4, window=60_000)
-    before = lose_one(d, c)
+    before, _ = lose_one(d, c)
     after = c.tcp_info()
     assert after["snd_ssthresh"] == pytest.approx(0.7 * before["snd_cwnd"], abs=2)
 
@@ -203,6 +210,63 @@ def test_cwnd_grows_once_by_cumulatively_acked_bytes(dialogue, sack):
         assert c.tcp_info()["snd_cwnd"] == 10
     d.send(ack(4))
     assert c.tcp_info()["snd_cwnd"] == 14
+
+
+def use(d, c, trips, segments=0):
+    """Round trips of 50 ms with so many segments; 0: with more than the window."""
+    for _ in range(trips):
+        window = c.tcp_info()["snd_cwnd"]
+        waiting = c.tcp_info()["notsent_bytes"] // MSS
+        c.send(b"x" * MSS * (segments or max(2 * window - waiting, 1)))
+        packets = flight(d)
+        d.run(d.now + 50)
+        for packet in packets:
+            d.send(TCP(flags="A", seq=1, ack=end_of(packet), window=60_000))
+
+
+def acknowledge_all(d, end=0):
+    """end: of what has arrived already."""
+    while packets := flight(d):
+        end = max(end, *map(end_of, packets))
+        d.send(TCP(flags="A", seq=1, ack=end, window=60_000), at=d.now + 50)
+
+
+def after_loss(dialogue):
+    """A connection without unsent data, after one loss at 20 segments."""
+    d = dialogue(sndbuf=1 << 20, window_scale=0)
+    c = d.open_passive(rtt=50, wscale=4, window=60_000)
+    _, end = lose_one(d, c)
+    acknowledge_all(d, end)
+    return d, c
+
+
+def test_cubic_excludes_time_when_cwnd_was_not_limit(dialogue):
+    """RFC 9438, 4.2 and 5.8: ten seconds later the cubic would be far above W_max."""
+    d, c = after_loss(dialogue)
+    use(d, c, 200, segments=1)
+    before = c.tcp_info()["snd_cwnd"]
+    use(d, c, 4)
+    assert before < c.tcp_info()["snd_cwnd"] <= before + 6
+
+
+def test_cwnd_after_idle_grows_by_slow_start(dialogue):
+    """Up to most of the last window, and by no more than what each acknowledgement covers. The
+    window that Reno would have is from before, and says nothing."""
+    d, c = after_loss(dialogue)
+    use(d, c, 50)
+    peak = c.tcp_info()["snd_cwnd"]
+    assert peak >= 40
+    acknowledge_all(d)
+    d.run(d.now + 60_000)
+    c.send(b"y" * 200 * MSS)
+    for _ in range(3):
+        packets = flight(d)
+        d.run(d.now + 50)
+        for packet in packets:
+            before = c.tcp_info()["snd_cwnd"]
+            d.send(TCP(flags="A", seq=1, ack=end_of(packet), window=60_000))
+            assert c.tcp_info()["snd_cwnd"] <= before + 1
+    assert c.tcp_info()["snd_cwnd"] >= 0.7 * peak
 
 
 LONG = {

@@ -57,6 +57,9 @@ static inline void tcp_cwnd_restart_after_idle(struct harp_tcp *tcp)
 {
   if (!tcp->harp_peer && tcp->snd.nxt == tcp->snd.una &&
       tcp->stack->now - tcp->last_send > tcp->rtt.rto) {
+    /* Slow start returns to most of the old window (RFC 2861), and CUBIC begins a new epoch. */
+    tcp->ssthresh = HARP_MAX(tcp->ssthresh, tcp->cwnd / 4 * 3);
+    tcp->cc.epoch = 0;
     tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->stack->config.initial_window * tcp->snd.mss);
   }
 }

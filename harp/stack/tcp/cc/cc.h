@@ -27,9 +27,10 @@ struct harp_cc_ops {
 struct harp_cc {
   const struct harp_cc_ops *ops;
   /* CUBIC (RFC 9438), windows in segments << 10 */
-  uint64_t epoch; /* ns; 0: none */
-  uint32_t w_max, w_est, origin;
+  uint64_t epoch;      /* ns: its begin, later by the times when cwnd was not the limit; 0: none */
+  uint64_t last_ack;   /* ns: the last call of on_ack */
   uint64_t w_est_rest; /* remainder of the division by cwnd in w_est's growth */
+  uint32_t w_max, w_est, origin;
   uint32_t k_ms;
   uint32_t acked_bytes; /* not yet added to cwnd */
   uint32_t prior_w_max; /* w_max before the last loss, for on_undo */

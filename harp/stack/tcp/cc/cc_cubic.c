@@ -70,9 +70,22 @@ static uint32_t target_window(const struct harp_tcp *tcp, uint32_t window)
   return (uint32_t)HARP_MIN(target, (int64_t)window * 3 / 2);
 }
 
+/* Excludes the time since the last acknowledgement from the epoch if it is longer than an RTO: cwnd
+ * was not the limit, and has not grown (4.2). */
+static void exclude_unlimited_time(struct harp_tcp *tcp)
+{
+  struct harp_cc *cc = &tcp->cc;
+  uint64_t gap = tcp->stack->now - cc->last_ack;
+  if (cc->epoch && gap > tcp->rtt.rto) {
+    cc->epoch += gap;
+  }
+  cc->last_ack = tcp->stack->now;
+}
+
 static uint32_t cubic_on_ack(struct harp_tcp *tcp, uint32_t acked)
 {
   struct harp_cc *cc = &tcp->cc;
+  exclude_unlimited_time(tcp);
   cc->acked_bytes += acked;
   if (cc->acked_bytes < tcp->snd.mss) {
     return 0;
