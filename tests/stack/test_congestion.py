@@ -167,6 +167,26 @@ def test_prr_sends_no_extra_segment_on_further_loss(dialogue):
     assert numbers(flight(d)) == [4, 5]
 
 
+def test_prr_sends_no_burst_on_losses_of_rack_timer(dialogue):
+    """RFC 9937: nothing was delivered. The timer runs in recovery once reordering was seen."""
+    d = dialogue(initial_window=60, sndbuf=1 << 20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 3)
+    d.send(ack(0, (1, 3)), at=d.now + 50)
+    d.send(ack(3), at=d.now + 1)  # the first segment was late
+    began = d.now
+    for i in range(2):
+        c.send(b"x" * 20 * MSS)
+        assert numbers(d.drain()) == [*range(3 + 20 * i, 23 + 20 * i)]
+        d.run(d.now + 5)
+    d.send(ack(3, (42, 43)), at=began + 55)
+    assert numbers(d.drain(until=began + 64)) == [3]  # the timer, for the first twenty
+    assert numbers(d.drain(until=began + 90)) == []  # again, for the others
+    assert c.tcp_info()["lost"] == 39
+    d.send(ack(3, (41, 43)))
+    assert numbers(d.drain()) == [4]
+
+
 def test_prr_without_sack_counts_duplicates_once(dialogue):
     """RFC 9937: a partial acknowledgement has delivered the hole alone, for what it covers beyond
     was counted before, by duplicates."""

@@ -40,12 +40,17 @@ static uint32_t delivered_data(struct harp_tcp *tcp, const struct harp_ack_resul
   return result->delivered - counted;
 }
 
-void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, bool safe)
+void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, uint32_t lost)
 {
   uint32_t delivered = delivered_data(tcp, result);
   if (delivered == 0 && tcp->prr.out > 0) {
+    /* Only delivered data releases data. RACK's timer finds losses without any: cwnd falls with the
+     * data in flight, or it would release the retransmissions of all of them at once. */
+    tcp_cwnd_in_recovery(tcp, tcp->cwnd - HARP_MIN(lost, tcp->cwnd));
     return;
   }
+  /* RFC 9937's SafeACK */
+  bool safe = tcp->snd.una != result->una_before && lost == 0;
   tcp->prr.delivered += delivered;
   uint32_t pipe = tcp_in_flight(tcp);
   int64_t send;

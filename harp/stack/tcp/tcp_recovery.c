@@ -95,7 +95,6 @@ static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result)
 __attribute__((noinline)) static void detect_and_recover(struct harp_tcp *tcp,
                                                          const struct harp_ack_result *result)
 {
-  bool advanced = tcp->snd.una != result->una_before;
   tcp_undo_if_spurious(tcp, result);
   bool of_probe = tcp->tlp.outstanding && tcp->tlp.is_retransmission;
   if (tcp->tlp.outstanding) {
@@ -118,7 +117,7 @@ __attribute__((noinline)) static void detect_and_recover(struct harp_tcp *tcp,
     enter_fast_recovery(tcp, result);
   }
   if (tcp->recovery == RECOVERY_FAST) {
-    tcp_prr_on_ack(tcp, result, advanced && tcp_in_flight(tcp) == flight);
+    tcp_prr_on_ack(tcp, result, flight - tcp_in_flight(tcp));
   } else {
     grow(tcp, result);
   }
