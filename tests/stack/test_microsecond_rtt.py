@@ -78,6 +78,19 @@ def test_tail_loss_is_recovered_within_milliseconds(wire):
     assert pauses == pytest.approx([2, 5, 10, 20], rel=0.02)
 
 
+def test_tail_loss_probe_adapts_to_longer_rtt(wire):
+    """At 3 ms each message's probe precedes its acknowledgement, until the echoes have told."""
+    late = {B: 0, A: 0}
+    w, a, b, one, other = pair(wire, lambda frame: [(late[check_ipv4(frame).src], frame)])
+    late[B] = 3_000_000
+    probes = []
+    for _ in range(40):
+        one.push(b"x" * 1000)
+        w.run()  # the DSACK arrives, too, and ends the probe's episode
+        probes.append(a.stack.counters().get("tcp_tail_probes", 0))
+    assert probes[0] == 1 and probes[20] == probes[39], probes
+
+
 def test_tail_loss_probe_takes_place_of_rto(wire):
     """The RTO comes before two round trips have passed, if they are long and do not vary."""
     frames = None
