@@ -29,6 +29,20 @@ def test_rto_adapts_to_longer_rtt(dialogue, timestamps):
     assert copies[0] == 1 and copies[2:] == [0] * 4, copies
 
 
+def test_outage_leaves_short_backoff(dialogue):
+    """Without timestamps, no acknowledgement after an outage is a sample. The next loss must not
+    wait for as long as the outage."""
+    d = dialogue(rto_min_us=200_000, timestamps=0)
+    c = d.open_passive(rtt=50)
+    c.send(pattern(0, MSS))
+    d.expect(TCP(seq=1), length=MSS)
+    d.ignore(until=d.now + 30_000)
+    d.send(ack(1))
+    c.send(pattern(MSS, MSS))
+    d.expect(TCP(seq=seq(1)), length=MSS)
+    assert d.drain(until=d.now + 8 * 300), "it is lost, and sent again"
+
+
 def test_echo_of_paused_peer_hardly_raises_rto(dialogue):
     """The RTO of seconds would delay the repair of what the peer has dropped meanwhile."""
     d = dialogue(rto_min_us=200_000, timestamps=1)

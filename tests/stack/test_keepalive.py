@@ -265,3 +265,17 @@ def test_peers_probes_answer_none_of_ours(dialogue):
     while d.now < began + 17_000:
         d.send(TCP(flags="A", seq=0, ack=1), at=d.now + 1000)
     assert c.error() == errno.ETIMEDOUT
+
+
+def test_peers_probes_do_not_hold_off_user_timeout(dialogue):
+    """The peer's window is closed, and our window probes are lost. Its own probes arrive."""
+    d = dialogue()
+    c = d.open_passive()
+    c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 10_000)
+    d.send(TCP(flags="A", seq=1, ack=1, window=0))
+    c.send(b"x")
+    began = d.now
+    d.strict = False
+    while d.now < began + 15_000:
+        d.send(TCP(flags="A", seq=0, ack=1, window=0), at=d.now + 1000)
+    assert c.error() == errno.ETIMEDOUT

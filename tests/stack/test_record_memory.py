@@ -84,6 +84,24 @@ def test_new_data_waits_for_free_record(scarce, what):
     assert sent[0][TCP].flags.F == (what == "fin")
 
 
+def test_fin_without_record_is_no_unanswered_probe(scarce):
+    """The owner has closed. Attempts that could not be sent must not count against the peer."""
+    d = scarce
+    socks = open_all(d)
+    use_all_records(socks)
+    d.ignore()
+    socks[7].close()
+    d.strict = False
+    keep = d.now + 300_000
+    while d.now < keep:
+        d.drain(until=d.now + 1000)
+        if all(sock.error() for sock in socks[:7]):
+            break
+    d.send(TCP(sport=1001, ack=2))
+    sent = [p for p in d.drain(until=d.now + 2000) if p[TCP].dport == 1007]
+    assert sent and sent[0][TCP].flags.F and not sent[0][TCP].flags.R
+
+
 def test_recovery_without_free_record(scarce):
     """A lost record is longer than the loss window, and none is free to split it."""
     d = scarce

@@ -232,7 +232,7 @@ struct harp_tcp {
   bool cwnd_limited;
   bool cwnd_used;     /* cwnd counts as the limit until shared_ack.end is acknowledged */
   uint8_t recovery;   /* enum harp_recovery */
-  uint8_t backoff;    /* doublings of the RTO; only a sample of the round trip ends them */
+  uint8_t backoff;    /* doublings of the RTO; a sample of the round trip ends them */
   uint8_t tries;      /* timeouts in a row, without an acknowledgement of new data */
   uint8_t duplicates; /* duplicate ACKs in a row, without SACK */
   uint8_t syn_transmits;

@@ -17,6 +17,7 @@
 #include "harp/stack/tcp/tcp_shared_ack.h"
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
+#include "harp/stack/tcp/tcp_times.h"
 
 /* Removes the records below ack. */
 static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_result *result)
@@ -91,6 +92,7 @@ static void advance_una(struct harp_tcp *tcp, uint32_t ack)
   tcp->snd.una = ack;
   tcp->flight.high_sacked = seq_max(tcp->flight.high_sacked, ack);
   tcp->tries = 0;
+  tcp->backoff = HARP_MIN(tcp->backoff, (uint8_t)TCP_BACKOFF_KEPT);
   tcp->last_progress = tcp->stack->now;
   if (tcp->timers[TIMER_USER] != TIMER_OFF) {
     bool open = ack != tcp->snd.end + tcp->snd.fin_sent;

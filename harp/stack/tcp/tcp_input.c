@@ -445,7 +445,15 @@ static bool ack_below_window(struct harp_tcp *tcp, const struct harp_segment *se
   if (!tcp_synchronized(tcp) || !(segment->flags & FLAG_ACK) || segment->seq != tcp->rcv.nxt - 1) {
     return true;
   }
-  return good_ack(tcp, segment) && take_ack(tcp, segment);
+  uint32_t una = tcp->snd.una;
+  uint64_t progress = tcp->last_progress;
+  if (!good_ack(tcp, segment) || !take_ack(tcp, segment)) {
+    return false;
+  }
+  if (tcp->snd.una == una) {
+    tcp->last_progress = progress; /* the user timeout goes on */
+  }
+  return true;
 }
 
 static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment)

@@ -53,6 +53,9 @@ static void syn_input(struct harp_listener *listener, const struct harp_segment 
   }
   bool reopened = old != NULL;
   uint32_t least = reopened ? end_time_wait(old) : 0;
+  if (reopened && tcp_listener(stack, segment->destination_port) != listener) {
+    return; /* the old connection's owner has closed the listener */
+  }
   struct harp_endpoint peer = {segment->source, segment->source_port};
   struct harp_tcp *tcp = may_begin(listener) ? tcp_create(stack, peer, listener->port, OPENING_SYN)
                                              : NULL;

@@ -76,7 +76,9 @@ static void rto_timer(struct harp_tcp *tcp)
     tcp->backoff++;
   }
   if (probing) {
-    tcp->probes += tcp_send_window_probe(tcp);
+    bool sent = tcp_send_window_probe(tcp);
+    tcp->probes += sent;
+    tcp->backoff -= !sent; /* the peer has not left it unanswered */
   } else {
     tcp->tries += tcp->tries < UINT8_MAX;
     count_timeout(tcp, tcp->tries == 1);

@@ -26,6 +26,9 @@ enum { SYN_RETRIES = 6 };
 enum {
   DATA_RETRIES = 15,    /* with backoff several minutes (R2 of RFC 1122, 4.2.3.5) */
   TCP_BACKOFF_MAX = 16, /* most doublings of a timeout */
+  /* The doublings that last beyond an acknowledgement of new data, until a sample of the round trip
+   * ends them. An outage of minutes must not delay the next timeout by minutes. */
+  TCP_BACKOFF_KEPT = 3,
 };
 /* Limit of the backed-off RTO between HARP hosts. */
 #define HARP_PEER_RTO_MAX (500 * NS_PER_MS)

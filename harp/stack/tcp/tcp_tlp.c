@@ -53,7 +53,9 @@ static void send_probe(struct harp_tcp *tcp)
     }
     /* Only lost records are retransmitted. So the trace tells of a loss before each such probe. */
     tcp_mark_lost(tcp, last);
-    tcp_retransmit(tcp, last, tcp->snd.mss);
+    if (!tcp_retransmit(tcp, last, tcp->snd.mss)) {
+      tcp_mark_dirty(tcp); /* the next flush sends it */
+    }
   }
   tcp_arm_rto(tcp);
 }
