@@ -318,13 +318,13 @@ int harp_netdev_state(int control, int bound, int index)
   return (flags & IFF_UP) != 0;
 }
 
-bool harp_netdev_mac_changed(int control, const struct harp_netdev *device, const uint8_t *mac)
+bool harp_netdev_mac_changed(int control, const struct harp_netdev *device,
+                             const struct harp_port_info *info)
 {
   struct ifreq request = {.ifr_ifindex = device->index};
-  return memcmp(device->mac, mac, sizeof(device->mac)) == 0 &&
-         ioctl(control, SIOCGIFNAME, &request) == 0 &&
+  return info->shares_address && ioctl(control, SIOCGIFNAME, &request) == 0 &&
          ioctl(control, SIOCGIFHWADDR, &request) == 0 &&
-         memcmp(request.ifr_hwaddr.sa_data, mac, sizeof(device->mac)) != 0;
+         memcmp(request.ifr_hwaddr.sa_data, info->mac, sizeof(info->mac)) != 0;
 }
 
 /* The sysctl arp_ignore of an interface, or of "all". */

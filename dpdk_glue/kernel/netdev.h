@@ -62,8 +62,9 @@ bool harp_netdev_has_carrier(int control, int index);
 /* 1: up; 0: down; -ENODEV: gone. bound: a packet socket on the interface. The kernel unbinds it if
  * the interface leaves the network namespace, also if it comes back. Any thread. */
 int harp_netdev_state(int control, int bound, int index);
-/* Whether the interface no longer has its MAC address in *device, which the port uses (mac). A port
- * with a MAC address of its own does not need the interface's. Any thread. */
-bool harp_netdev_mac_changed(int control, const struct harp_netdev *device, const uint8_t *mac);
+/* Whether the interface no longer has the port's MAC address, and the port shares the kernel's IP
+ * address. A port with an address of its own answers ARP itself. Any thread. */
+bool harp_netdev_mac_changed(int control, const struct harp_netdev *device,
+                             const struct harp_port_info *info);
 
 #endif

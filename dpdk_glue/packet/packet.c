@@ -273,7 +273,7 @@ static bool packet_has_carrier(struct harp_port *port)
 {
   struct packet_port *packet = packet_of(port);
   const struct packet_sockets *sockets = &packet->sockets;
-  if (harp_netdev_mac_changed(sockets->control, &sockets->device, port->info.mac)) {
+  if (harp_netdev_mac_changed(sockets->control, &sockets->device, &port->info)) {
     atomic_store_explicit(&packet->mac_changed, true, memory_order_relaxed);
   }
   return harp_netdev_has_carrier(sockets->control, sockets->device.index);

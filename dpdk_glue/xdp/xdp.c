@@ -504,7 +504,7 @@ static void xdp_count(struct harp_port *port, unsigned queue, uint64_t *counters
 static bool xdp_has_carrier(struct harp_port *port)
 {
   struct xdp_port *xdp = harp_xdp_of(port);
-  if (harp_netdev_mac_changed(xdp->control_fd, &xdp->device, port->info.mac)) {
+  if (harp_netdev_mac_changed(xdp->control_fd, &xdp->device, &port->info)) {
     atomic_store_explicit(&xdp->mac_changed, true, memory_order_relaxed);
   }
   return harp_netdev_has_carrier(xdp->control_fd, xdp->device.index);
