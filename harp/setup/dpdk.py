@@ -90,7 +90,8 @@ def find(request: Request, journal: Sequence[Step]) -> Optional[Given]:
             f"{request.device}: there is no NIC {request.place}; this host's NICs:{known}\n"
             f"(software devices: {', '.join(nics.SOFTWARE)})"
         )
-    nic = nics.look(device)
+    taken = any(isinstance(step, Bind) and step.pci_id == device.id for step in journal)
+    nic = nics.look(device, taken)
     return Given(request, nic, nic.settings or _remembered(journal, device.id))
 
 

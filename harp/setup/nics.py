@@ -82,8 +82,9 @@ class Nic:
         }
 
 
-def look(device: pci.PciDevice) -> Nic:
-    """The NIC of a PCI device, with its uses and the reasons against taking it over."""
+def look(device: pci.PciDevice, taken_before: bool = False) -> Nic:
+    """The NIC of a PCI device, with its uses and the reasons against taking it over.
+    `taken_before`: an earlier set-up took it."""
     if device.driver in ("", *GIVEN):
         return Nic(device)
     if not device.interfaces:
@@ -100,7 +101,7 @@ def look(device: pci.PciDevice) -> Nic:
             f"HARP has no driver for a NIC of {device.driver}; share it with the kernel as "
             f"packet:{settings.name}",
         )
-    return Nic(device, settings, use.never(settings.name), use.uses(settings))
+    return Nic(device, settings, use.never(settings.name, taken_before), use.uses(settings))
 
 
 def all_nics() -> list[Nic]:

@@ -12,6 +12,7 @@ from harp.setup import host, sysfs
 from harp.setup.netstate import FAMILIES, Settings
 
 _TIME_WAIT = 6
+_IPV6_DEFAULT = "it carries the IPv6 default route"
 
 
 def _dev(line: str) -> str:
@@ -82,11 +83,15 @@ def session_interfaces() -> set[str]:
     return found - {""}
 
 
-def never(name: str) -> str:
-    """The reason why HARP never takes the interface's NIC; "" if it may."""
-    for family, kind in zip(FAMILIES, ("", "IPv6 ")):
-        if name in _best_default(family):
-            return f"it carries the {kind}default route"
+def never(name: str, taken_before: bool = False) -> str:
+    """The reason why HARP never takes the interface's NIC; "" if it may. `taken_before`: an earlier
+    set-up took the NIC. Router advertisements may give it an IPv6 default route again at boot,
+    before the host's other NICs have theirs."""
+    ways = _best_default("-4")
+    if name in ways:
+        return "it carries the default route"
+    if not ways and not taken_before and _best_default("-6") == {name}:
+        return _IPV6_DEFAULT
     if name in session_interfaces():
         return "it carries the ssh session that you work in"
     return ""
@@ -137,6 +142,14 @@ def _packet_sockets(folder: Path) -> int:
     return sum(line.split()[4] == index for line in lines)
 
 
+def _is_ipv6_way_out(name: str) -> bool:
+    """Whether the host may need the interface's IPv6 default route. Router advertisements give one
+    to each NIC, and then another NIC's serves as well. On a host without an IPv4 default route,
+    each of them counts: --dpdk must not take them all."""
+    ways = _best_default("-6")
+    return ways == {name} or (name in ways and not _best_default("-4"))
+
+
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
@@ -154,6 +167,8 @@ def uses(settings: Settings) -> list[str]:
         found.append("it has virtual functions")
     if len(settings.ipv4) > 1:
         found.append(f"it has {len(settings.ipv4)} IPv4 addresses, and HARP takes one")
+    if _is_ipv6_way_out(settings.name):
+        found.append(_IPV6_DEFAULT)
     found += [f"the route {route[3:]}" for route in settings.routes if _serves_others(route)]
     own = {one.split()[0].partition("/")[0] for one in settings.addresses}
     for protocol, count in _sockets(own).items():

@@ -51,6 +51,11 @@ def settings_of(steps: list[Step]) -> list[dict[str, str]]:
 # -- the choice of NICs
 
 
+def ipv6_default(interface: str) -> str:
+    """The route that a router advertisement makes."""
+    return f"default via fe80::1 dev {interface} proto ra metric 1024 pref medium"
+
+
 def test_only_unused_nic_is_free(fake: FakeHost) -> None:
     fake.add_device("pci0000:00/0000:00:01.0", "0x010000", "virtio-pci")  # a disk
     found = nics.all_nics()
@@ -89,15 +94,29 @@ def test_nic_of_an_ssh_session_over_ipv6_is_never_given_away(here: str, fake: Fa
     assert not use.never("eth0").startswith("it carries the ssh")
 
 
-def test_nic_of_the_ipv6_default_route_is_never_given_away(fake: FakeHost) -> None:
-    """Beside IPv4's on another NIC, whose interface jobs still share by default."""
-    fake.default_routes.append("default via fe80::1 dev eth1 proto ra metric 1024 pref medium")
-    said = refusal(f"dpdk:{ID}", even_if_used=True)
-    assert said.endswith("HARP may not take over eth1: it carries the IPv6 default route")
+def test_nic_of_the_ipv6_default_route_is_in_use(fake: FakeHost) -> None:
+    """Beside IPv4's on another NIC, whose interface jobs still share by default. Without IPv4's, it
+    is never given away."""
+    fake.default_routes.append(ipv6_default("eth1"))
+    assert "eth1 is in use: it carries the IPv6 default route. " in refusal(f"dpdk:{ID}")
+    steps_for(f"dpdk:{ID}", even_if_used=True)
     assert use.never("eth0") == "it carries the default route"
     assert [one.device for one in command.unnamed(False)] == ["packet:eth0"]
     fake.default_routes.pop(0)
     assert [one.device for one in command.unnamed(False)] == ["packet:eth1"]
+    said = refusal(f"dpdk:{ID}", even_if_used=True)
+    assert said.endswith("HARP may not take over eth1: it carries the IPv6 default route")
+
+
+def test_ipv6_default_routes_of_several_nics(fake: FakeHost) -> None:
+    """Router advertisements give one to each NIC, so that it says little."""
+    fake.default_routes += [ipv6_default("eth0"), ipv6_default("eth1")]
+    assert use.never("eth1") == ""
+    assert [nic.name for nic in nics.all_nics() if nic.is_free] == ["eth1"]
+    fake.default_routes.pop(0)  # now they are the host's only ways out
+    assert [nic.name for nic in nics.all_nics() if nic.is_free] == []
+    assert "eth1 is in use: it carries the IPv6 default route. " in refusal(f"dpdk:{ID}")
+    steps_for(f"dpdk:{ID}", even_if_used=True)
 
 
 def test_default_route_nic_is_never_given_away(fake: FakeHost) -> None:

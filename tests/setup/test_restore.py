@@ -77,6 +77,18 @@ def test_nic_is_taken_again_with_its_driver_and_pages(
     assert [step.count for step in made if isinstance(step, pages.Pages)] == [260]
 
 
+@pytest.mark.parametrize("ipv4", [True, False])
+def test_nic_with_an_ipv6_default_route_is_taken_again(
+    ipv4: bool, fake: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router advertisement came since the boot, perhaps before DHCP's answer on another NIC."""
+    write_conf()
+    if not ipv4:
+        fake.default_routes.clear()
+    fake.default_routes.append("default via fe80::1 dev eth1 proto ra metric 1024 pref medium")
+    assert [step.target for step in restored(monkeypatch, bind()) if isinstance(step, Bind)] == [ID]
+
+
 def test_nic_without_pages_gets_none(fake: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     write_conf()
     assert "pages" not in {step.kind for step in restored(monkeypatch, bind())}
