@@ -4,37 +4,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from harp.setup import home
 from harp.setup.dpdk import Choice
+from harp.setup.host import HostError
 from harp.setup.journal import Journal
-from harp.setup.plan import check_holders, conf_dir, existing_files, plan
+from harp.setup.plan import check_holders, conf_dir, existing_files, files_after, plan
 from harp.setup.request import Request
 from harp.setup.stale import stale
-from harp.setup.steps import Step
+from harp.setup.steps import Step, StepError
 
 
-def planned(requests: list[Request], choice: Choice) -> list[Step]:
-    """The steps that apply would make. Raises the same errors."""
-    steps = plan(requests, choice, Journal(conf_dir()).steps)
+@dataclass(frozen=True)
+class Plan:
+    """What apply would do. `undo`: the steps of earlier choices that no file will need."""
+
+    steps: list[Step] = field(default_factory=list)
+    undo: list[Step] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.steps or self.undo)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What apply has done. `undone` has a line for each step that it undid, and `failed` one for
+    each step that it could not undo."""
+
+    steps: list[Step]
+    undone: list[str]
+    failed: list[str]
+
+
+def planned(requests: list[Request], choice: Choice) -> Plan:
+    """What apply would do. Raises the same errors."""
+    journal = Journal(conf_dir()).steps
+    steps = plan(requests, choice, journal)
     check_holders(requests)
-    return steps
+    unneeded = stale(journal, files_after(steps, conf_dir()))
+    return Plan(steps, [step for step in unneeded if not step.is_undone()])
 
 
-def apply(requests: list[Request], choice: Choice) -> tuple[list[Step], list[str]]:
+def _undo_stale(journal: Journal) -> tuple[list[str], list[str]]:
+    """Undoes the steps that no file needs. A step that cannot be undone stays in the journal, for
+    the next set-up. Returns the lines of Done: `undone` and `failed`."""
+    undone, failed = [], []
+    for step in stale(journal.steps, existing_files(conf_dir())):
+        try:
+            undone.append(journal.undo(step))
+        except (StepError, HostError, OSError) as failure:
+            failed.append(
+                f"no file needs {step.kind} {step.target} any more, but it is not undone: {failure}"
+            )
+    return [line for line in undone if line], failed
+
+
+def apply(requests: list[Request], choice: Choice) -> Done:
     """Makes the missing steps, and undoes those of earlier choices that no file needs any more.
-    Returns the steps that it made, and a line for each one that it undid. Another apply continues
-    after a failure or a crash in the middle, and undo reverts. Raises PlanError, StepError,
-    HostError or OSError."""
+    Another apply continues after a failure or a crash in the middle, and undo reverts. Raises
+    PlanError, StepError, HostError or OSError."""
     planned(requests, choice)  # a refused request must leave no folder behind
     with home.opened(conf_dir()) as made:
         journal = Journal(conf_dir())
         steps = plan(requests, choice, journal.steps)
         for step in steps:
             journal.carry_out(step)
-        undone = [journal.undo(step) for step in stale(journal.steps, existing_files(conf_dir()))]
+        undone, failed = _undo_stale(journal)
         journal.finish()
-    return made + steps, [line for line in undone if line]
+    return Done(made + steps, undone, failed)
 
 
 def undo() -> Iterator[str]:

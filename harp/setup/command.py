@@ -10,8 +10,8 @@ from typing import Any, Callable, Optional
 import click
 
 from harp.setup import dpdk, host, nics, pages, restore, use
+from harp.setup.apply import Plan, planned
 from harp.setup.apply import apply as apply_steps
-from harp.setup.apply import planned
 from harp.setup.apply import undo as undo_steps
 from harp.setup.bind import Bind
 from harp.setup.journal import SCHEMA, Journal
@@ -213,8 +213,16 @@ def _fail(failure: Exception) -> click.ClickException:
     return click.ClickException(str(failure))
 
 
-def _rows(steps: list[Step]) -> list[dict[str, str]]:
-    return [{"kind": step.kind, "target": step.target, "does": step.describe()} for step in steps]
+def _does(step: Step) -> str:
+    return step.describe()
+
+
+def _undoes(step: Step) -> str:
+    return f"undo {step.kind} {step.target} (no file needs it any more)"
+
+
+def _rows(steps: list[Step], said: Callable[[Step], str]) -> list[dict[str, str]]:
+    return [{"kind": step.kind, "target": step.target, "does": said(step)} for step in steps]
 
 
 def _edits(entries: list[tuple[Step, str]]) -> list[str]:
@@ -227,15 +235,19 @@ def _edits(entries: list[tuple[Step, str]]) -> list[str]:
     ]
 
 
-def _report(steps: list[Step], as_json: bool, **more: Any) -> None:
+def _as_document(steps: list[Step], **more: Any) -> str:
+    return json.dumps({"schema": SCHEMA, "steps": _rows(steps, _does), **more}, indent=1)
+
+
+def _report(plan: Plan, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"schema": SCHEMA, "steps": _rows(steps), **more}, indent=1))
+        click.echo(_as_document(plan.steps, undo=_rows(plan.undo, _undoes)))
         return
-    for step in steps:
-        click.echo(f"  {step.describe()}")
-    if not steps:
+    for line in [*map(_does, plan.steps), *map(_undoes, plan.undo)]:
+        click.echo(f"  {line}")
+    if not plan:
         click.echo("  nothing to change")
-    changed = {step.target for step in steps}
+    changed = {step.target for step in plan.steps}
     kept = [entry for entry in Journal(conf_dir()).entries() if entry[0].target not in changed]
     for line in _edits(kept):
         click.echo(f"note: {line}")
@@ -247,7 +259,7 @@ def _choice(options: dict[str, Any]) -> dpdk.Choice:
     )
 
 
-def _plan(options: dict[str, Any]) -> tuple[list[Request], list[Step]]:
+def _plan(options: dict[str, Any]) -> tuple[list[Request], Plan]:
     requests = _requests(options)
     try:
         return requests, planned(requests, _choice(options))
@@ -257,14 +269,14 @@ def _plan(options: dict[str, Any]) -> tuple[list[Request], list[Step]]:
 
 def _apply(requests: list[Request], choice: dpdk.Choice, as_json: bool) -> None:
     try:
-        steps, undone = apply_steps(requests, choice)
-        advice = dpdk.advice(Journal(conf_dir()).steps)
+        done = apply_steps(requests, choice)
+        advice = done.failed + dpdk.advice(Journal(conf_dir()).steps)
     except FAILURES as failure:
         raise _fail(failure) from failure
     if as_json:
-        _report(steps, True, undone=undone, result=SUCCESS, advice=advice)
+        click.echo(_as_document(done.steps, undone=done.undone, result=SUCCESS, advice=advice))
         return
-    for line in undone:
+    for line in done.undone:
         click.echo(f"  {line}: no file needs that step any more")
     for line in advice:
         click.echo(f"note: {line}")
@@ -294,12 +306,12 @@ def setup(**options: Any) -> None:
         if any(context.get_parameter_source(name) != default for name in options):
             raise click.UsageError("put options after plan, apply, status or undo")
         return
-    requests, steps = _plan(options)
+    requests, plan = _plan(options)
     if options["dry_run"] or not options["as_json"]:
-        _report(steps, options["as_json"])
+        _report(plan, options["as_json"])
     if options["dry_run"]:
         return
-    if steps and not options["yes"]:
+    if plan and not options["yes"]:
         try:
             agreed = click.confirm("Apply this?", err=options["as_json"])
         except click.Abort:
@@ -322,9 +334,9 @@ def plan_command(as_json: bool, **options: Any) -> None:
 @_as_json
 def apply_command(as_json: bool, **options: Any) -> None:
     """Make the changes, without asking."""
-    requests, steps = _plan(options)
+    requests, plan = _plan(options)
     if not as_json:
-        _report(steps, False)
+        _report(plan, False)
     _apply(requests, _choice(options), as_json)
 
 
@@ -338,11 +350,11 @@ def restore_command(as_json: bool) -> None:
     """
     try:
         requests, choice = restore.recorded()
-        steps = planned(requests, choice) if requests else []
+        plan = planned(requests, choice) if requests else Plan()
     except FAILURES as failure:
         raise _fail(failure) from failure
     if not as_json:
-        _report(steps, False)
+        _report(plan, False)
     if requests or as_json:
         _apply(requests, choice, as_json)
 

@@ -35,8 +35,12 @@ class InterfaceValue(Step):
         if earlier.boot == self.boot:
             self.before = earlier.before
 
+    def is_undone(self) -> bool:
+        """A reboot, the end of the interface, or a later change has undone the step."""
+        return sysfs.boot() != self.boot or self.now() != self.value
+
     def undo(self) -> str:
-        if sysfs.boot() != self.boot or self.now() != self.value:
-            return ""  # a reboot, the end of the interface, or a later change has undone the step
+        if self.is_undone():
+            return ""
         self.make(self.before)
         return f"set {self.target} to {self.before} again"

@@ -194,6 +194,13 @@ class Existing:
         return place_of(self.device)
 
 
+def _existing(path: Path, values: dict[str, tuple[str, str]]) -> Existing:
+    device = values["device"][0]
+    return Existing(
+        path, device, _tables.innermost(device), values["address"][0], values["gateway"][0]
+    )
+
+
 def existing_files(folder: Path) -> list[Existing]:
     """The folder's ztcp*.conf. Raises PlanError for a file with an error."""
     found = []
@@ -204,13 +211,18 @@ def existing_files(folder: Path) -> list[Existing]:
             raise PlanError(
                 f"{wrong} (correct or remove the file first: HARP declines every job because of it)"
             ) from None
-        device = values["device"][0]
-        found.append(
-            Existing(
-                path, device, _tables.innermost(device), values["address"][0], values["gateway"][0]
-            )
-        )
+        found.append(_existing(path, values))
     return found
+
+
+def files_after(steps: Sequence[Step], folder: Path) -> list[Existing]:
+    """The folder's ztcp*.conf as they will be when these steps are made. Raises PlanError."""
+    found = {file.path: file for file in existing_files(folder)}
+    for step in steps:
+        if isinstance(step, WriteFile):
+            text = step.text.encode(errors="surrogateescape")
+            found[Path(step.path)] = _existing(Path(step.path), _tables.parse(text))
+    return list(found.values())
 
 
 def _file_of(request: Request, alone: bool, files: list[Existing]) -> Optional[Existing]:

@@ -123,6 +123,10 @@ class Step(ABC):
         """Undoes the change, whether or not it was made. Returns a line that says what it did, ""
         for nothing. Raises StepError, HostError or OSError."""
 
+    def is_undone(self) -> bool:
+        """Whether undo would change nothing. False if only undo can tell."""
+        return False
+
     def follow(self, earlier: Step) -> None:  # noqa: B027 (optional for subclasses)
         """Takes over the recorded old state of an earlier step on the same target."""
 
@@ -245,8 +249,11 @@ class Blackhole(Step):
     def do(self) -> None:
         host.ip("route", "add", "blackhole", f"{self.address}/32")
 
+    def is_undone(self) -> bool:
+        return not self.in_place()
+
     def undo(self) -> str:
-        if not self.in_place():
+        if self.is_undone():
             return ""
         host.ip("route", "del", "blackhole", f"{self.address}/32")
         return f"removed the blackhole route for {self.address}"

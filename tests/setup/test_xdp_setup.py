@@ -12,9 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from fake_host import FakeHost
 
-from harp.setup import nic_settings
+from harp.setup import nic_settings, sysfs
+from harp.setup.command import SUCCESS, setup
+from harp.setup.journal import Journal
 from harp.setup.nic_settings import NicSetting
+from harp.setup.plan import conf_dir
 from harp.setup.request import place_of
 from harp.setup.steps import StepError
 
@@ -90,6 +95,56 @@ def test_settings_go_when_the_nic_becomes_a_packet_device(wide: Host) -> None:
     assert queues(wide) == QUEUES
     assert f"nic {NIC}" not in wide.harp("setup", "status").stdout
     wide.harp("setup", "undo")
+
+
+def test_steps_of_an_earlier_choice_are_shown_and_asked_for(wide: Host) -> None:
+    """The user edits the file, and set-up has nothing else to change."""
+    wide.harp("setup", "apply", *DEVICE)
+    file = wide.conf / "ztcp0.conf"
+    file.write_text(file.read_text().replace(f"xdp:{NIC},mode=copy", f"packet:{NIC}"))
+    shown = f"  undo nic {NIC} queues (no file needs it any more)"
+    for args in (["plan"], ["--dry-run"]):
+        said = wide.harp("setup", *args).stdout
+        assert shown in said.splitlines() and "nothing to change" not in said
+    document = json.loads(wide.harp("setup", "plan", "--json").stdout)
+    assert document["steps"] == []
+    assert [(row["kind"], row["target"]) for row in document["undo"]] == [("nic", f"{NIC} queues")]
+    assert "Apply this?" in wide.harp("setup", input="n\n", code=1).stdout
+    assert queues(wide) == 64
+    wide.harp("setup", input="y\n")
+    assert queues(wide) == QUEUES
+    assert "nothing to change" in wide.harp("setup", "plan").stdout
+    wide.harp("setup", "undo")
+
+
+def test_plan_of_another_choice_shows_what_it_undoes(wide: Host) -> None:
+    """The file is not written yet. A step that a later change has undone is not shown."""
+    wide.harp("setup", "apply", *DEVICE)
+    args = ("setup", "plan", "--device", f"packet:{NIC}")
+    assert f"undo nic {NIC} queues" in wide.harp(*args).stdout
+    assert "undo" not in wide.harp("setup", "plan", *DEVICE).stdout
+    wide.host.run(["ethtool", "-L", NIC, "rx", "3"])
+    assert "undo" not in wide.harp(*args).stdout
+    wide.harp("setup", "undo")
+
+
+def test_step_that_cannot_be_undone_is_a_note(
+    fake: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(256, 4096)
+    monkeypatch.setattr(nic_settings, "_ask", driver)
+    (conf_dir() / "ztcp0.conf").write_text("device = packet:eth1\naddress = kernel\n")
+    Journal(conf_dir()).carry_out(NicSetting("eth1", "rx-ring", 1024, 256, sysfs.boot()))
+    driver.refuses = errno.EBUSY
+    done = CliRunner().invoke(setup, ["--yes"])
+    assert done.exit_code == 0 and SUCCESS in done.output
+    said = "note: no file needs nic eth1 rx-ring any more, but it is not undone: ethtool -G eth1"
+    assert said in done.output
+    journal = Journal(conf_dir())
+    assert journal.complete and [step.kind for step in journal.steps] == ["nic"]
+    driver.refuses = 0
+    assert CliRunner().invoke(setup, ["--yes"]).exit_code == 0
+    assert driver.ring == 256 and not Journal(conf_dir()).steps
 
 
 @pytest.mark.parametrize("first, second", [("xdp", "xdp"), ("xdp", "packet"), ("packet", "xdp")])
