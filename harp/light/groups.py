@@ -20,7 +20,10 @@ def timeout_of(group: Any) -> Optional[timedelta]:
     if own is not None:
         return own
     for device in group._device_types:
-        options = getattr(group._get_backend(device), "options", None)
+        try:
+            options = getattr(group._get_backend(device), "options", None)
+        except RuntimeError:  # torch raises it for a backend in C++ that has no options
+            continue
         own = getattr(options, "_timeout", None)
         if own is not None:
             return own

@@ -201,6 +201,27 @@ def test_backward_pass_has_the_timeout_of_the_training() -> None:
     assert text and seconds < 20  # the job's own is 60 s
 
 
+class WithoutOptions:
+    @property
+    def options(self) -> None:
+        raise RuntimeError("Backend mpi does not implement getBackendOptions.")
+
+
+def test_backend_without_options_shows_no_timeout() -> None:
+    from datetime import timedelta
+    from types import SimpleNamespace
+
+    from harp.light.groups import timeout_of
+
+    limit = timedelta(seconds=7)
+    shown = SimpleNamespace(options=SimpleNamespace(_timeout=limit))
+    backends: dict[str, Any] = {"cpu": WithoutOptions()}
+    group = SimpleNamespace(_device_types=backends.keys(), _get_backend=backends.get)
+    assert timeout_of(group) is None
+    backends["cuda"] = shown
+    assert timeout_of(group) == limit
+
+
 def by_bucket_sizes() -> list[list[float]]:
     found = []
     for fusion in ("0", "2500", "26214400"):
