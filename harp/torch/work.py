@@ -159,18 +159,26 @@ class Completer:
         self._threads: set[threading.Thread] = set()
         self._idle = 0  # threads that no entry of the queue is for
         self._ended = False
-        self._lock = threading.Lock()
+        # A signal's handler may end the group while its thread has the lock.
+        self._lock = threading.RLock()
 
     def complete(self, work: HarpWork, future: Any) -> None:
         """Sets the future when the work is over."""
         with self._lock:
-            if self._idle:
+            claims = self._idle > 0
+            if claims:
                 self._idle -= 1
-            else:
-                thread = threading.Thread(target=self._run, name="harp-futures", daemon=True)
-                thread.start()
-                self._threads.add(thread)
-            self._jobs.put((work, future))
+        if not claims:
+            self._start()
+        self._jobs.put((work, future))
+
+    def _start(self) -> None:
+        """Starts a thread, without the lock: a signal's handler may end the group meanwhile, and
+        then waits for threads that need the lock."""
+        thread = threading.Thread(target=self._run, name="harp-futures", daemon=True)
+        thread.start()
+        with self._lock:
+            self._threads.add(thread)
 
     def _run(self) -> None:
         while True:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that complete futures, without a group."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tools.hosts.torch_mark import needs_torch
+
+pytestmark = needs_torch
+
+LIMIT_S = 5.0  # less than harp.torch.work.END_S
+
+
+class Waited:
+    """An operation that ends with an event."""
+
+    error = None
+
+    def __init__(self, over: threading.Event) -> None:
+        self.over = over
+
+    def state(self) -> int:
+        return int(self.over.is_set())
+
+    def wait(self, timeout_s: float, drives: bool) -> int:
+        self.over.wait()
+        return self.state()
+
+
+def make_work(completer: Any, over: threading.Event) -> Any:
+    from harp.torch.work import HarpWork
+
+    operation: Any = Waited(over)
+    return HarpWork([operation], [], completer)
+
+
+def all_done(futures: list[Any]) -> bool:
+    limit = time.monotonic() + LIMIT_S
+    while not all(future.done() for future in futures) and time.monotonic() < limit:
+        time.sleep(0.01)
+    return all(future.done() for future in futures)
+
+
+def test_group_may_end_while_a_thread_of_futures_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a signal's handler ended it, which also ends the operations of other threads."""
+    from harp.torch.work import Completer
+
+    completer, over = Completer(), threading.Event()
+    futures = [make_work(completer, over).get_future()]
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        over.set()
+        completer.end()
+        start(thread)
+
+    def ask() -> None:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        futures.append(make_work(completer, over).get_future())
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(LIMIT_S)
+    assert len(futures) == 2 and all_done(futures)
