@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Callable, Optional
 
@@ -52,8 +53,10 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.others = OtherDevices()
         self._flying: list[Operation] = []  # keeps tensors alive, even if nobody keeps the work
         self._coalesced: Optional[list[HarpWork]] = None
-        # Of threads that post, against one that ends the group. A signal's handler may end it, too.
+        # Of threads that use the harp_group, against one that ends it. A signal's handler may run
+        # amid a use, and the lock then lets it pass. `_uses` shows that.
         self._lock = threading.RLock()
+        self._uses = 0
         self._group = self._join(store)
         self._process = os.getpid()
         self._end = weakref.finalize(self, _destroy, self._group, self._completer, self._process)
@@ -97,11 +100,27 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # -- life
 
+    @contextmanager
+    def _in_use(self) -> Iterator[bool]:
+        """Keeps the harp_group from its end. Yields whether it still is."""
+        with self._lock:
+            self._uses += 1
+            try:
+                yield self._end.alive
+            finally:
+                self._uses -= 1
+
     def shutdown(self) -> None:
-        """Closes the links. Unfinished operations fail."""
+        """Closes the links. Unfinished operations fail. Raises HarpError in a signal's handler that
+        has interrupted a post: the C library would go on with freed memory."""
         if self._process != os.getpid():
             return  # a thread of the parent may have held the lock
         with self._lock:
+            if self._uses:
+                raise lib.HarpError(
+                    "the handler of a signal cannot end the process group that it has interrupted: "
+                    "end the group after the handler, or exit"
+                )
             end = self._end.detach()
         if end:  # only the first call
             _, destroy, arguments, _ = end
@@ -112,8 +131,8 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._process != os.getpid():
             return
         reason = f"rank {self._rank} on {rendezvous.own_host()} aborted the process group"
-        with self._lock:
-            if self._end.alive:
+        with self._in_use() as alive:
+            if alive:
                 lib.library().harp_group_abort(self._group, reason.encode())
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -183,8 +202,8 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             lib.views(read),
             lib.views(written),
         )
-        with self._lock:
-            if not self._end.alive:
+        with self._in_use() as alive:
+            if not alive:
                 raise lib.HarpError("this process group was shut down: make a new one")
             operation = Operation(lib.post(self._group, call), (*read, *written))
             self._flying = [old for old in self._flying if old.state() == lib.PENDING]
