@@ -141,8 +141,9 @@ class HarpWork(dist.Work):  # type: ignore[misc]
         if self._future is None:
             base: Any = torch.futures.Future()
             # Only `then` passes an exception on to C++.
-            self._future = base.then(lambda _: self._value())
+            future = base.then(lambda _: self._value())
             self._completer.complete(self, base)
+            self._future = future  # now: a later call tries again if this one has no thread
         return self._future
 
     def _value(self) -> list[torch.Tensor]:
@@ -157,13 +158,14 @@ class Completer:
     def __init__(self) -> None:
         self._jobs: "queue.SimpleQueue[Optional[tuple[HarpWork, Any]]]" = queue.SimpleQueue()
         self._threads: set[threading.Thread] = set()
-        self._idle = 0  # threads that no entry of the queue is for
+        # Threads that no entry of the queue is for. Negative: entries that no thread is for yet.
+        self._idle = 0
         self._ended = False
         # A signal's handler may end the group while its thread has the lock.
         self._lock = threading.RLock()
 
     def complete(self, work: HarpWork, future: Any) -> None:
-        """Sets the future when the work is over."""
+        """Sets the future when the work is over. Raises RuntimeError if no thread can do so."""
         with self._lock:
             claims = self._idle > 0
             if claims:
@@ -174,9 +176,18 @@ class Completer:
 
     def _start(self) -> None:
         """Starts a thread, without the lock: a signal's handler may end the group meanwhile, and
-        then waits for threads that need the lock."""
+        then waits for threads that need the lock. A busy thread is enough if none can start. It
+        is not for its own callback, which may wait for the future, nor after the end."""
         thread = threading.Thread(target=self._run, name="harp-futures", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                callback = threading.current_thread() in self._threads
+                if callback or self._ended or not self._threads:
+                    raise
+                self._idle -= 1
+            return
         with self._lock:
             self._threads.add(thread)
 
@@ -190,7 +201,7 @@ class Completer:
             future.set_result(None)
             del job, work, future
             with self._lock:
-                if self._ended:
+                if self._ended and self._idle >= 0:
                     return
                 self._idle += 1
 
@@ -198,9 +209,9 @@ class Completer:
         """Ends the threads after the futures that they have. Later futures start new ones."""
         with self._lock:
             self._ended = True
-            for _ in range(self._idle):
+            while self._idle > 0:
+                self._idle -= 1
                 self._jobs.put(None)
-            self._idle = 0
             threads, self._threads = self._threads, set()
         limit = time.monotonic() + END_S
         for thread in threads - {threading.current_thread()}:

@@ -67,3 +67,52 @@ def test_group_may_end_while_a_thread_of_futures_starts(monkeypatch: pytest.Monk
     asking.start()
     asking.join(LIMIT_S)
     assert len(futures) == 2 and all_done(futures)
+
+
+def refuse(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_a_busy_thread_completes_futures_if_no_other_can_start(
+    ends_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harp.torch.work import Completer
+
+    completer, over = Completer(), threading.Event()
+    works = [make_work(completer, over) for _ in range(4)]
+
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            works[0].get_future()
+    futures = [works[0].get_future()]
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    futures += [work.get_future() for work in works[1:3]]
+    monkeypatch.undo()
+    if ends_first:
+        threading.Timer(0.1, over.set).start()
+    else:
+        over.set()
+        assert all_done(futures)
+        futures.append(works[3].get_future())
+    completer.end()
+    assert all_done(futures)
+    assert not [one for one in threading.enumerate() if one.name == "harp-futures"]
+
+
+def test_a_callback_does_not_get_a_future_of_its_own_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from harp.torch.work import Completer
+
+    completer, over = Completer(), threading.Event()
+    works = [make_work(completer, over) for _ in range(2)]
+    nested = works[0].get_future().then(lambda _: works[1].get_future())
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    over.set()
+    with pytest.raises(RuntimeError, match="can't start"):
+        nested.wait()
+    monkeypatch.undo()
+    assert all_done([works[1].get_future()])
+    completer.end()
