@@ -81,6 +81,7 @@ def test_a_busy_thread_completes_futures_if_no_other_can_start(
 
     completer, over = Completer(), threading.Event()
     works = [make_work(completer, over) for _ in range(4)]
+    before = set(threading.enumerate())
 
     with monkeypatch.context() as without_threads:
         without_threads.setattr(threading.Thread, "start", refuse)
@@ -98,7 +99,8 @@ def test_a_busy_thread_completes_futures_if_no_other_can_start(
         futures.append(works[3].get_future())
     completer.end()
     assert all_done(futures)
-    assert not [one for one in threading.enumerate() if one.name == "harp-futures"]
+    left = set(threading.enumerate()) - before
+    assert not [thread for thread in left if thread.name == "harp-futures"]
 
 
 def test_a_callback_does_not_get_a_future_of_its_own_thread(

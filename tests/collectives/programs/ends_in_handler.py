@@ -69,6 +69,8 @@ def main() -> None:
         "abort": interrupted(lib, "library", lambda group: group.abort()),
         "future": interrupted(threading.Thread, "start", future_of),
     }
+    for thread in set(threading.enumerate()) - {threading.current_thread()}:
+        thread.join(10)  # started after the end of its group, which therefore does not join it
     print(json.dumps(told))
 
 
