@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Dict, Iterator, List, Optional, Tuple, Type
 
-from tools.hosts.lab import Lab, LabError
+from tools.hosts.lab import Host, Lab, LabError
 
 SNAP = 120  # bytes kept of each frame: all headers
 CAPTURE_BUFFER_KIB = 65536
@@ -116,8 +116,9 @@ class Carriers:
 class Watch:
     """Counts and captures during a `with` block; `seen` has the result afterwards.
 
-    It captures on host 0, an end of every control connection. control_ports: of the connections of
-    the kernels.
+    It captures the control connections where they are sent, because an interface with an XDP
+    program may drop frames of a full queue on arrival. It captures all else on host 0.
+    control_ports: of the connections of the kernels.
     """
 
     def __init__(self, lab: Lab, *control_ports: int) -> None:
@@ -131,8 +132,9 @@ class Watch:
 
     def __enter__(self) -> Watch:
         # A capture of its own for the control connection does not lose frames to the busy one.
-        self._capture(f"tcp and ({self._control})")
-        self._capture(f"tcp and not ({self._control})")
+        self._capture(self._lab.hosts[0], f"tcp and not ({self._control})")
+        for host in self._lab.hosts:
+            self._capture(host, f"tcp and src host {host.address} and ({self._control})")
         self._before = self._sent()
         self._bytes_before = self._interface_bytes()
         return self
@@ -165,8 +167,7 @@ class Watch:
         folder = f"/sys/class/net/{host.interface}/statistics"
         return sum(int(host.read(f"{folder}/{way}_bytes")) for way in ("rx", "tx"))
 
-    def _capture(self, what: str) -> None:
-        host = self._lab.hosts[0]
+    def _capture(self, host: Host, what: str) -> None:
         path = Path(self._folder.name) / f"{len(self._captures)}.pcap"
         args = [
             "tcpdump",
@@ -190,7 +191,9 @@ class Watch:
         assert process.stderr
         line = process.stderr.readline()
         if "listening on" not in line:
-            raise LabError(f"tcpdump in host 0 does not start: {line}{process.stderr.read()}")
+            raise LabError(
+                f"tcpdump in host {host.index} does not start: {line}{process.stderr.read()}"
+            )
         self._captures.append((path, process))
 
     def _settle(self) -> None:
@@ -214,7 +217,8 @@ class Watch:
         return 0
 
     def _sum_up(self, moved: List[Sent], lost: int) -> Carriers:
-        control, data = (list(read_capture(path.read_bytes())) for path, _ in self._captures)
+        data, *sent_by = (list(read_capture(path.read_bytes())) for path, _ in self._captures)
+        control = [segment for segments in sent_by for segment in segments]
         ports: Dict[Tuple[str, int], int] = defaultdict(int)
         for segment in data:
             if segment.payload:
