@@ -304,20 +304,6 @@ bool harp_netdev_has_carrier(int control, int index)
   return flags >= 0 && flags & IFF_RUNNING;
 }
 
-int harp_netdev_state(int control, int bound, int index)
-{
-  struct sockaddr_ll here;
-  socklen_t length = sizeof(here);
-  int flags = read_flags(control, index);
-  if (flags < 0) {
-    return flags;
-  }
-  if (getsockname(bound, (struct sockaddr *)&here, &length) < 0 || here.sll_ifindex != index) {
-    return -ENODEV;
-  }
-  return (flags & IFF_UP) != 0;
-}
-
 bool harp_netdev_mac_changed(int control, const struct harp_netdev *device,
                              const struct harp_port_info *info)
 {
@@ -325,6 +311,22 @@ bool harp_netdev_mac_changed(int control, const struct harp_netdev *device,
   return info->shares_address && ioctl(control, SIOCGIFNAME, &request) == 0 &&
          ioctl(control, SIOCGIFHWADDR, &request) == 0 &&
          memcmp(request.ifr_hwaddr.sa_data, info->mac, sizeof(info->mac)) != 0;
+}
+
+int harp_netdev_check_link(int control, int bound, const struct harp_netdev *device,
+                           const struct harp_port_info *info)
+{
+  struct sockaddr_ll here;
+  socklen_t length = sizeof(here);
+  int flags = read_flags(control, device->index);
+  if (flags < 0 || getsockname(bound, (struct sockaddr *)&here, &length) < 0 ||
+      here.sll_ifindex != device->index) {
+    return -ENODEV;
+  }
+  if (!(flags & IFF_UP)) {
+    return -ENETDOWN;
+  }
+  return harp_netdev_mac_changed(control, device, info) ? -EADDRNOTAVAIL : 0;
 }
 
 /* The sysctl arp_ignore of an interface, or of "all". */

@@ -59,12 +59,14 @@ int harp_netdev_control(void);
 /* Returns true if the interface is up and has a carrier. false: it is down, or it is gone. control:
  * of harp_netdev_control. Any thread. */
 bool harp_netdev_has_carrier(int control, int index);
-/* 1: up; 0: down; -ENODEV: gone. bound: a packet socket on the interface. The kernel unbinds it if
- * the interface leaves the network namespace, also if it comes back. Any thread. */
-int harp_netdev_state(int control, int bound, int index);
 /* Whether the interface no longer has the port's MAC address, and the port shares the kernel's IP
  * address. A port with an address of its own answers ARP itself. Any thread. */
 bool harp_netdev_mac_changed(int control, const struct harp_netdev *device,
                              const struct harp_port_info *info);
+/* Whether a port may use its interface. 0, or an error of receive in port.h: -ENETDOWN, -ENODEV or
+ * -EADDRNOTAVAIL. bound: a packet socket on the interface. The kernel unbinds it if the interface
+ * leaves the network namespace, also if it comes back. Any thread. */
+int harp_netdev_check_link(int control, int bound, const struct harp_netdev *device,
+                           const struct harp_port_info *info);
 
 #endif

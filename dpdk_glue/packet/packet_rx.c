@@ -57,14 +57,12 @@ static int check_link(struct packet_port *packet, struct packet_queue *queue)
 {
   int bound = queue->arp_fd >= 0 ? queue->arp_fd : queue->fd;
   const struct packet_sockets *sockets = &packet->sockets;
-  int state = harp_netdev_state(sockets->control, bound, sockets->device.index);
-  bool changed = harp_netdev_mac_changed(sockets->control, &sockets->device, &packet->port.info);
+  int rc = harp_netdev_check_link(sockets->control, bound, &sockets->device, &packet->port.info);
+  bool changed = rc < 0 &&
+                 harp_netdev_mac_changed(sockets->control, &sockets->device, &packet->port.info);
   atomic_store_explicit(&packet->mac_changed, changed, memory_order_relaxed);
-  queue->down = state <= 0;
-  if (state < 0) {
-    return -ENODEV;
-  }
-  return state == 0 ? -ENETDOWN : changed ? -EADDRNOTAVAIL : 0;
+  queue->down = rc == -ENETDOWN || rc == -ENODEV;
+  return rc;
 }
 
 static int receive_failed(struct packet_port *packet, struct packet_queue *queue, int error)

@@ -247,10 +247,8 @@ static bool other_is_due(struct xdp_port *xdp)
 /* The interface may be down for a while, or be gone for good. The sockets report it only once. */
 static int check_link(struct xdp_port *xdp)
 {
-  int state = harp_netdev_state(xdp->control_fd, xdp->other_fd, xdp->device.index);
-  bool changed = harp_netdev_mac_changed(xdp->control_fd, &xdp->device, &xdp->port.info);
   atomic_store_explicit(&xdp->mac_changed, false, memory_order_relaxed);
-  xdp->link = state < 0 ? -ENODEV : state == 0 ? -ENETDOWN : changed ? -EADDRNOTAVAIL : 0;
+  xdp->link = harp_netdev_check_link(xdp->control_fd, xdp->other_fd, &xdp->device, &xdp->port.info);
   return xdp->link;
 }
 

@@ -49,7 +49,8 @@ static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
   struct link_instance *part = flow->part;
   struct net_link *link = flow->link;
   uint64_t posted = atomic_load_explicit(&link->posted, memory_order_acquire);
-  /* Older messages have no request any more. They may be many if this part had no flow for days. */
+  /* Older messages have no request any more. They may be many if this part is new, or had no flow
+   * for days. */
   if (posted > LINK_REQUESTS && part->cursor < posted - LINK_REQUESTS) {
     part->cursor = posted - LINK_REQUESTS;
   }

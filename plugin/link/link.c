@@ -148,15 +148,12 @@ static struct link_instance *find_or_add_part(struct net_link *link, struct nic_
     part = link->parts[i].at == at ? &link->parts[i] : NULL;
   }
   if (!part && count < LINK_PARTS) {
-    uint64_t posted = atomic_load(&link->posted);
     part = &link->parts[count];
     *part = (struct link_instance){
         .post.run = part_run,
         .link = link,
         .at = at,
         .instance = at->instance,
-        /* Older messages have no request any more. */
-        .cursor = posted > LINK_REQUESTS ? posted - LINK_REQUESTS : 0,
     };
     atomic_store_explicit(&link->part_count, count + 1, memory_order_release);
   }

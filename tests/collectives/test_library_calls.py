@@ -3,37 +3,25 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from torch_tests import PROGRAMS
+from torch_tests import run_program
 
 from harp import paths
 from tools.hosts.ranks import remove_wire, wire_path, wire_site
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
     wire = wire_path()
     folder = tmp_path_factory.mktemp("site")
     site, other_end = (wire_site(folder / str(number), wire, number) for number in (1, 2))
-    libraries = [str(paths.collectives_library()), str(paths.nccl_plugin_path())]
+    libraries = (paths.collectives_library(), paths.nccl_plugin_path())
     try:
-        done = subprocess.run(
-            [sys.executable, str(PROGRAMS / "library.py"), *libraries, str(other_end.folder)],
-            env=site.all_environment(),
-            capture_output=True,
-            text=True,
-            timeout=50,
-        )
+        return run_program(site, "library.py", *libraries, other_end.folder)
     finally:
         remove_wire(wire)
-    assert done.returncode == 0, done.stderr
-    yield json.loads(done.stdout)
 
 
 def test_output_smaller_than_own_part_is_refused(told: dict[str, Any]) -> None:

@@ -9,26 +9,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tools.hosts.ranks import remove_wire, wire_path, wire_site
+from tools.hosts.ranks import Site, remove_wire, wire_path, wire_site
 from tools.hosts.torch_job import ROOT
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
+def run_program(site: Site, program: str, *args: object, **variables: str) -> Any:
+    """Runs a program on a host. Returns the JSON that it prints."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / program), *map(str, args)],
+        env={**site.all_environment(), **variables},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def run_alone(program: str, folder: Path, **variables: str) -> Any:
     """Runs a program in one process, whose wire ends nowhere. Returns the JSON that it prints."""
     wire = wire_path()
-    site = wire_site(folder, wire, 1)
-    environment = {**site.all_environment(), "PYTHONPATH": str(ROOT), **variables}
     try:
-        done = subprocess.run(
-            [sys.executable, str(PROGRAMS / program)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=50,
-        )
+        return run_program(wire_site(folder, wire, 1), program, PYTHONPATH=str(ROOT), **variables)
     finally:
         remove_wire(wire)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)

@@ -5,12 +5,13 @@
  *
  * Threads: any.
  */
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "tests/hosts/system_call.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -22,18 +23,14 @@ __attribute__((constructor)) static void begin(void) { signal(SIGUSR1, on_signal
 
 EXPORTED long syscall(long number, ...)
 {
-  long (*real)(long, ...);
-  *(void **)&real = dlsym(RTLD_NEXT, "syscall");
-  long a[6];
+  long a[SYSTEM_CALL_ARGUMENTS];
   va_list list;
   va_start(list, number);
-  for (int i = 0; i < 6; i++) {
-    a[i] = va_arg(list, long);
-  }
+  read_arguments(list, a);
   va_end(list);
   if (number == SYS_recvmmsg && exits && gettid() == getpid()) {
     exits = 0;
     exit(0);
   }
-  return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+  return real_syscall(number, a);
 }

@@ -13,7 +13,6 @@
  *
  * Threads: any.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/virtio_net.h>
@@ -25,6 +24,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "tests/hosts/system_call.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -63,14 +64,10 @@ static void note(char what)
 
 EXPORTED long syscall(long number, ...)
 {
-  long (*real)(long, ...);
-  *(void **)&real = dlsym(RTLD_NEXT, "syscall");
-  long a[6];
+  long a[SYSTEM_CALL_ARGUMENTS];
   va_list list;
   va_start(list, number);
-  for (int i = 0; i < 6; i++) {
-    a[i] = va_arg(list, long);
-  }
+  read_arguments(list, a);
   va_end(list);
   if (number == SYS_sendmsg) {
     const struct msghdr *message = (const struct msghdr *)a[1];
@@ -84,5 +81,5 @@ EXPORTED long syscall(long number, ...)
       return -1;
     }
   }
-  return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+  return real_syscall(number, a);
 }

@@ -7,10 +7,12 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ranks import Failed, Rank, connect, packet_site, wait_until
+from ranks import Failed, Link, Rank, connect, packet_site, wait_until
 
 from tools.hosts.lab import Host, Lab
 
@@ -40,18 +42,24 @@ def neighbour(host: Host, of: Host) -> str:
     return host.run(["ip", "neigh", "show", of.address]).stdout
 
 
-@pytest.mark.slow
-@pytest.mark.sanitized
-@pytest.mark.parametrize("scheme", ["packet", "xdp"])
-def test_changed_mac_fails_job_and_spares_neighbours(lab: Lab, tmp_path: Path, scheme: str) -> None:
-    host, peer = lab.hosts
-    keys = {"port": scheme, "timeout_ms": TIMEOUT_MS}
-    sites = [packet_site(tmp_path / str(one.index), one, **keys) for one in lab.hosts]
+@contextmanager
+def job(lab: Lab, folder: Path, **keys: object) -> Iterator[tuple[Rank, Rank, Link]]:
+    """A rank on each host, and a link from the second one that has moved a message."""
+    sites = [packet_site(folder / str(one.index), one, **keys) for one in lab.hosts]
     with Rank(sites[0]) as one, Rank(sites[1]) as other:
         one.init()
         other.init()
         link = connect(other, one)
         link.move()
+        yield one, other, link
+
+
+@pytest.mark.slow
+@pytest.mark.sanitized
+@pytest.mark.parametrize("scheme", ["packet", "xdp"])
+def test_changed_mac_fails_job_and_spares_neighbours(lab: Lab, tmp_path: Path, scheme: str) -> None:
+    host, peer = lab.hosts
+    with job(lab, tmp_path, port=scheme, timeout_ms=TIMEOUT_MS) as (one, _, link):
         one.start("receive", link.receives, 1, 64, 60_000)
         set_mac(host, NEW)
         try:
@@ -71,12 +79,7 @@ def test_changed_mac_fails_job_and_spares_neighbours(lab: Lab, tmp_path: Path, s
 @pytest.mark.slow
 def test_job_goes_on_when_mac_is_set_back(lab: Lab, tmp_path: Path) -> None:
     host = lab.hosts[0]
-    sites = [packet_site(tmp_path / str(one.index), one, timeout_ms=60_000) for one in lab.hosts]
-    with Rank(sites[0]) as one, Rank(sites[1]) as other:
-        one.init()
-        other.init()
-        link = connect(other, one)
-        link.move()
+    with job(lab, tmp_path, timeout_ms=60_000) as (one, other, link):
         one.start("receive", link.receives, 4, 65536, 60_000)
         set_mac(host, NEW)
         try:
