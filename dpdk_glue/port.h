@@ -33,6 +33,7 @@ struct harp_port_config {
   uint8_t mac[6];     /* zero: the device's */
   uint16_t ports_first, ports_last; /* local ports to use; 0, 0: the kernel grants them */
   uint32_t hugepages;               /* MiB of hugepages (dpdk); 0: use them if enough are free */
+  bool guest;        /* take nothing of the device that only one process can have (xdp) */
   const char *agent; /* socket of the node's agent, which opens the device (packet and xdp) */
 };
 

@@ -7,6 +7,9 @@
  * kernel's own TCP. A packet socket hears the ARP and ICMP packets that concern HARP. On a shared
  * address, silent listeners hold HARP's local ports, as for "packet:" (packet_ports.h).
  *
+ * One process has the AF_XDP sockets of an interface. The port of each further process is a packet
+ * port, unless the device has options. The program passes the frames of their local ports.
+ *
  * Needs CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW when it opens, and memory that may be locked; or an
  * agent on the node that opens the sockets.
  */
@@ -68,9 +71,9 @@ static int socket_failed(const struct xdp_port *xdp, int rc, const char *step, c
   case -EBUSY:
     return harp_port_fail(
         error, rc,
-        "xdp:%s: cannot %s: another program has an AF_XDP socket on the interface; "
-        "end it, or use packet:%s",
-        name, step, name);
+        "xdp:%s: cannot %s: another process has an AF_XDP socket on the interface; "
+        "end it, remove the options of xdp:%s, or use packet:%s",
+        name, step, name, name);
   case -EAFNOSUPPORT:
     return harp_port_fail(error, rc,
                           "xdp:%s: this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS); use "
@@ -118,24 +121,31 @@ static int open_steering(struct xdp_port *xdp, char *error)
   return rc;
 }
 
-/* The packet socket for ARP and ICMP, which may also send. Its filter passes no TCP, because the
- * program takes HARP's. */
-static int open_other(struct xdp_port *xdp, char *error)
+/* The packet socket receives ARP, ICMP, and frames for these TCP ports. The program takes the
+ * latter, but not those from other processes of this host. 0, or a negative errno. */
+static int select_others(const struct xdp_port *xdp, const struct packet_range *ranges,
+                         unsigned count)
 {
   const struct harp_port_info *info = &xdp->port.info;
-  static const struct packet_range none[1];
   struct packet_filter filter = {
       .address = info->address,
       .shared = info->shares_address,
-      .ranges = none,
+      .ranges = ranges,
+      .range_count = count,
       .ifindex = xdp->device.index,
   };
   memcpy(filter.mac, info->mac, sizeof(filter.mac));
+  return harp_packet_filter_attach(xdp->other_fd, &filter, PACKET_FILTER_ALL);
+}
+
+/* held: the local ports that HARP has from the start. */
+static int open_other(struct xdp_port *xdp, struct packet_range held, char *error)
+{
   xdp->other_fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (xdp->other_fd < 0) {
     return socket_failed(xdp, -errno, "open a packet socket for ARP", error);
   }
-  int rc = harp_packet_filter_attach(xdp->other_fd, &filter, PACKET_FILTER_ALL);
+  int rc = select_others(xdp, &held, held.last > 0);
   harp_packet_tx_set_buffer(xdp->other_fd);
   return rc < 0 ? socket_failed(xdp, rc, "filter the packet socket for ARP", error) : 0;
 }
@@ -199,13 +209,16 @@ static int check_mtu(const struct xdp_port *xdp, char *error)
                         xdp->spec.interface, xdp->port.info.mtu, most, xdp->spec.interface);
 }
 
-/* HARP owns all ports that it may use on an address of its own. */
-static void hold_own(struct xdp_port *xdp, const struct harp_port_config *config)
+/* The ports that HARP has from the start: on an address of its own all that it may use, and those
+ * that the agent grants (shared). last 0: none. */
+static struct packet_range held_at_start(const struct harp_port_config *config, bool shared)
 {
-  uint16_t first = config->ports_first, last = first ? config->ports_last : UINT16_MAX;
-  if (config->address) {
-    harp_xdp_steering_hold(&xdp->steering, first, last);
+  struct packet_range range = {0};
+  if (config->address || shared) {
+    range.first = config->ports_first;
+    range.last = range.first ? config->ports_last : UINT16_MAX;
   }
+  return range;
 }
 
 static int read_device(struct xdp_port *xdp, const struct harp_port_config *config, char *error)
@@ -248,11 +261,12 @@ static int open_here(struct xdp_port *xdp, const struct harp_port_config *config
   if (rc == 0) {
     rc = open_steering(xdp, error);
   }
+  struct packet_range held = held_at_start(config, shared);
   if (rc == 0) {
-    rc = open_other(xdp, error);
+    rc = open_other(xdp, held, error);
   }
-  if (rc == 0) {
-    hold_own(xdp, config);
+  if (rc == 0 && config->address) {
+    harp_xdp_steering_hold(&xdp->steering, held.first, held.last);
   }
   return rc;
 }
@@ -290,8 +304,8 @@ static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, b
   if (!shared) {
     harp_xdp_tx_init(xdp); /* the process that takes over decides who sends */
   }
-  xdp->port.info.max_frame = xdp->sends_packets ? harp_packet_tx_longest(&xdp->device)
-                                                : (uint32_t)HARP_FRAME_MAX;
+  xdp->port.info.max_frame = xdp->has_vnet ? harp_packet_tx_longest(&xdp->device)
+                                           : (uint32_t)HARP_FRAME_MAX;
   xdp->port.info.receive_depth = receive_depth(xdp);
   summarize(xdp);
   return 0;
@@ -348,9 +362,23 @@ static int open_port(struct harp_port **port, const struct harp_port_config *con
   return 0;
 }
 
+static int open_packet(struct harp_port **port, const struct harp_port_config *config, char *error)
+{
+  int rc = harp_port_packet.open(port, config, error);
+  if (rc == 0) {
+    char *summary = (*port)->info.summary;
+    size_t used = strlen(summary);
+    snprintf(summary + used, sizeof((*port)->info.summary) - used,
+             ", because the AF_XDP sockets are for another process");
+  }
+  return rc;
+}
+
 static int xdp_open(struct harp_port **port, const struct harp_port_config *config, char *error)
 {
-  return open_port(port, config, false, error);
+  bool plain = !strchr(config->device, ',');
+  int rc = plain && config->guest ? -EBUSY : open_port(port, config, false, error);
+  return rc == -EBUSY && plain ? open_packet(port, config, error) : rc;
 }
 
 int harp_xdp_open_shared(struct harp_port **port, const struct harp_port_config *config,
@@ -421,12 +449,14 @@ static int xdp_arm(struct harp_port *port, unsigned queue, bool asleep)
   return !harp_xdp_flush_all(xdp);
 }
 
-/* Frames for all held ports are HARP's. */
-static void hold_all(struct xdp_port *xdp)
+/* Frames for all held ports are HARP's. 0, or a negative errno. */
+static int hold_all(struct xdp_port *xdp)
 {
+  const struct packet_range *ranges = xdp->ports.ranges;
   for (unsigned i = 0; i < xdp->ports.range_count; i++) {
-    harp_xdp_steering_hold(&xdp->steering, xdp->ports.ranges[i].first, xdp->ports.ranges[i].last);
+    harp_xdp_steering_hold(&xdp->steering, ranges[i].first, ranges[i].last);
   }
+  return select_others(xdp, ranges, xdp->ports.range_count);
 }
 
 static int xdp_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
@@ -435,7 +465,11 @@ static int xdp_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, 
   bool changed;
   int rc = harp_packet_ports_take(&xdp->ports, queue, wanted, local, &changed);
   if (changed) {
-    hold_all(xdp);
+    int held = hold_all(xdp);
+    if (held < 0 && rc == 0) {
+      harp_packet_ports_give(&xdp->ports, *local);
+    }
+    rc = rc < 0 ? rc : held;
   }
   return rc;
 }

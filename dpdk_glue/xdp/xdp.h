@@ -21,10 +21,10 @@
 #include "dpdk_glue/xdp/xdp_steering.h"
 
 enum {
-  XDP_BURST = 32,         /* frames per receive call, and frames per system call that sends */
-  XDP_OTHER_BURST = 4,    /* frames per receive call from the packet socket */
-  XDP_OTHER_BYTES = 2048, /* longest frame from it; longer ones are cut */
-  XDP_OTHER_PERIOD = 64,  /* receive calls between two looks at it */
+  XDP_BURST = 32,          /* frames per receive call, and frames per system call that sends */
+  XDP_OTHER_BURST = 4,     /* frames per receive call from the packet socket */
+  XDP_OTHER_BYTES = 65550, /* longest frame from it */
+  XDP_OTHER_PERIOD = 64,   /* receive calls between two looks at it while it has no frames */
 };
 
 /* Counts since the last count(). port.h's counters have the same names. */
@@ -51,11 +51,11 @@ struct xdp_port {
   struct xdp_socket sockets[XDP_NIC_QUEUES];
   unsigned socket_count;
   unsigned next; /* the socket at which the next receive begins */
-  /* A packet socket. It receives what the program passes: ARP, ICMP. */
+  /* A packet socket. It receives what the AF_XDP sockets do not: ARP, ICMP, and frames from other
+   * processes of this host. */
   int other_fd;
-  /* The AF_XDP sockets are in copy mode, so other_fd also sends all frames (xdp_tx.c). Each of its
-   * frames has a virtio-net header. */
-  bool sends_packets;
+  bool has_vnet;      /* each frame of other_fd has a virtio-net header */
+  bool sends_packets; /* other_fd sends all frames, as the AF_XDP sockets are in copy mode */
   struct packet_tx packet_tx;
   int epoll_fd;               /* watches all sockets */
   int control_fd;             /* of harp_netdev_control */

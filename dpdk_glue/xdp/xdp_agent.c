@@ -63,7 +63,7 @@ int harp_xdp_agent_open(struct xdp_port *xdp, const struct harp_port_config *con
   harp_agent_read_device(&xdp->device, &reply);
   int rc = adopt(xdp, &reply, fds);
   if (rc == -EBUSY) {
-    return harp_port_fail(error, rc,
+    return harp_port_fail(error, -EOPNOTSUPP,
                           "xdp:%s: this kernel lets no process map a socket that the agent has "
                           "bound (Linux 6.4 does); set device = packet:%s, or set HARP_AGENT= "
                           "(empty) to use HARP's own privileges",

@@ -234,7 +234,7 @@ static int drain(struct xdp_port *xdp, struct xdp_socket *xsk, struct harp_rx_fr
   return n;
 }
 
-/* --- What the program passes to the kernel: ARP, and ICMP --- */
+/* --- The packet socket --- */
 
 static bool other_is_due(struct xdp_port *xdp)
 {
@@ -254,7 +254,7 @@ static int check_link(struct xdp_port *xdp)
 
 static int receive_others(struct xdp_port *xdp, struct harp_rx_frame *frames, int max)
 {
-  const size_t header = xdp->sends_packets ? PACKET_VNET : 0;
+  const size_t header = xdp->has_vnet ? PACKET_VNET : 0;
   int n = 0;
   while (n < max && n < XDP_OTHER_BURST) {
     ssize_t got = recv(xdp->other_fd, xdp->other[n], header + XDP_OTHER_BYTES, MSG_DONTWAIT);
@@ -264,8 +264,15 @@ static int receive_others(struct xdp_port *xdp, struct harp_rx_frame *frames, in
     if (got < 0) {
       break;
     }
-    frames[n] = whole(xdp->other[n] + header, (uint32_t)((size_t)got - header), false);
+    struct virtio_net_hdr vnet;
+    memcpy(&vnet, xdp->other[n], sizeof(vnet));
+    bool good = xdp->has_vnet &&
+                vnet.flags & (VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID);
+    frames[n] = whole(xdp->other[n] + header, (uint32_t)((size_t)got - header), good);
     n++;
+  }
+  if (n > 0) {
+    atomic_store_explicit(&xdp->other_in, 0, memory_order_relaxed); /* more may follow */
   }
   return n;
 }

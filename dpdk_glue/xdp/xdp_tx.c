@@ -258,19 +258,24 @@ static int try_send(struct xdp_port *xdp, const struct harp_tx_frame *frame)
 
 /* --- By the packet socket --- */
 
-/* Whether each frame of the packet socket has a virtio-net header from now on. A job's seccomp
- * profile may forbid this call (docs/agent.md). */
-static bool add_vnet_header(const struct xdp_port *xdp)
-{
-  const int on = 1;
-  return setsockopt(xdp->other_fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on)) == 0;
-}
-
 void harp_xdp_tx_init(struct xdp_port *xdp)
 {
+  const int on = 1;
+  /* A job's seccomp profile may forbid this call (docs/agent.md). */
+  int rc = setsockopt(xdp->other_fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on));
+  xdp->has_vnet = rc == 0;
   xdp->sends_packets = xdp->spec.sender == XDP_SENDER_AUTO && !xdp->sockets[0].zero_copy &&
-                       add_vnet_header(xdp);
+                       xdp->has_vnet;
   harp_packet_tx_init(&xdp->packet_tx, &xdp->device, xdp->other_fd);
+}
+
+/* Whether the packet socket sends the frame. Other processes of this host do not see the frames of
+ * an AF_XDP socket. */
+static bool is_packet(const struct xdp_port *xdp, const struct harp_tx_frame *frame)
+{
+  return xdp->sends_packets ||
+         (xdp->has_vnet && memcmp((const uint8_t *)frame->iov[0].iov_base + ETH_DST,
+                                  xdp->port.info.mac, sizeof(xdp->port.info.mac)) == 0);
 }
 
 /* Remembers that the link is down, or that the device is gone. Returns rc. */
@@ -287,7 +292,7 @@ static int noted(struct xdp_port *xdp, int rc)
 int harp_xdp_transmit(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame)
 {
   struct xdp_port *xdp = harp_xdp_of(port);
-  if (xdp->sends_packets) {
+  if (is_packet(xdp, frame)) {
     return xdp->link < 0 ? xdp->link : noted(xdp, harp_packet_tx_send(&xdp->packet_tx, frame));
   }
   int rc = try_send(xdp, frame);
@@ -305,14 +310,15 @@ int harp_xdp_transmit(struct harp_port *port, unsigned queue, const struct harp_
 
 bool harp_xdp_flush_all(struct xdp_port *xdp)
 {
+  bool all_sent = noted(xdp, harp_packet_tx_flush(&xdp->packet_tx)) != -EAGAIN;
   if (xdp->sends_packets) {
-    return noted(xdp, harp_packet_tx_flush(&xdp->packet_tx)) != -EAGAIN;
+    return all_sent;
   }
   const struct xdp_socket *xsk = &xdp->sockets[0];
   if (xdp->link == 0 && (xdp->unsent || count_waiting(&xsk->tx))) {
     kick(xdp);
   }
-  return xsk->zero_copy || xdp->link < 0 || count_waiting(&xsk->tx) == 0;
+  return all_sent && (xsk->zero_copy || xdp->link < 0 || count_waiting(&xsk->tx) == 0);
 }
 
 void harp_xdp_flush(struct harp_port *port, unsigned queue)

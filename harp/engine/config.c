@@ -473,10 +473,13 @@ bool harp_config_interface(const char *device, char *name)
   return true;
 }
 
-/* An XDP program and its sockets belong to one process. */
+/* An xdp device with options admits one process. The port of one without options is a packet port
+ * in each further process. */
 bool harp_config_shareable(const struct harp_config *config)
 {
-  return config->address.kernel && harp_config_has_scheme(config->device, "packet");
+  const char *device = harp_config_innermost(config->device);
+  bool plain_xdp = harp_config_has_scheme(device, "xdp") && !strchr(device, ',');
+  return config->address.kernel && (plain_xdp || harp_config_has_scheme(device, "packet"));
 }
 
 bool harp_config_peer_allowed(const struct harp_config *config, uint32_t address)

@@ -26,7 +26,7 @@ enum {
 
 /* --- Configuration of the port and the stacks --- */
 
-static struct harp_port_config port_config(const struct harp_config *config)
+static struct harp_port_config port_config(const struct harp_config *config, bool guest)
 {
   struct harp_port_config port = {
       .device = config->device,
@@ -38,6 +38,7 @@ static struct harp_port_config port_config(const struct harp_config *config)
       .ports_first = config->tcp_ports.first,
       .ports_last = config->tcp_ports.last,
       .hugepages = config->hugepages,
+      .guest = guest,
       .agent = harp_agent_socket(),
   };
   memcpy(port.mac, config->mac, sizeof port.mac);
@@ -159,9 +160,9 @@ static struct harp_engine *allocate(void)
   return engine;
 }
 
-static int open_port(struct harp_engine *engine, char *error)
+static int open_port(struct harp_engine *engine, bool guest, char *error)
 {
-  struct harp_port_config port = port_config(&engine->config);
+  struct harp_port_config port = port_config(&engine->config, guest);
   if (engine->config.instances > HARP_ENGINE_INSTANCES) {
     snprintf(error, HARP_ENGINE_ERROR_SIZE, "%.300s: instances = %u: at most %d are allowed",
              engine->config.path, engine->config.instances, HARP_ENGINE_INSTANCES);
@@ -170,7 +171,8 @@ static int open_port(struct harp_engine *engine, char *error)
   return harp_port_open(&engine->port, engine->config.device, &port, error);
 }
 
-int harp_engine_open(struct harp_engine **out, const struct harp_config *config, char *error)
+int harp_engine_open(struct harp_engine **out, const struct harp_config *config, bool guest,
+                     char *error)
 {
   struct harp_engine *engine = allocate();
   if (!engine) {
@@ -179,7 +181,7 @@ int harp_engine_open(struct harp_engine **out, const struct harp_config *config,
   }
   engine->config = *config;
   engine->config.flows = config->flows ? config->flows : config->instances;
-  int result = open_port(engine, error);
+  int result = open_port(engine, guest, error);
   if (result != 0) {
     harp_engine_close(engine);
     return result;

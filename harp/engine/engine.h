@@ -43,10 +43,12 @@ struct harp_engine {
 /*
  * Opens the device of a NIC. The configuration has a number of instances. The engine then has its
  * address, and sockets that were opened with the present privileges of the process. It takes no
- * frame yet, and has no instance, no thread and no packet memory. 0, or a negative errno and one
- * line in error (HARP_ENGINE_ERROR_SIZE bytes) that says what is wrong, where, and how to fix it.
+ * frame yet, and has no instance, no thread and no packet memory. guest: it leaves to other
+ * processes what only one can have of the device (port.h). 0, or a negative errno and one line in
+ * error (HARP_ENGINE_ERROR_SIZE bytes) that says what is wrong, where, and how to fix it.
  */
-int harp_engine_open(struct harp_engine **engine, const struct harp_config *config, char *error);
+int harp_engine_open(struct harp_engine **engine, const struct harp_config *config, bool guest,
+                     char *error);
 /* Allocates memory, starts the workers and the port. May block, up to half a second for an address
  * of HARP's own. The caller closes the engine after an error. Errors: as above. */
 int harp_engine_start(struct harp_engine *engine, char *error);

@@ -8,6 +8,7 @@
 
 #include "harp/engine/log.h"
 #include "harp/engine/poll_threads.h"
+#include "harp/engine/rank_topology.h"
 
 /* Several instances that nobody has asked for must fit into the agent's block. Only the open device
  * knows its size. */
@@ -26,16 +27,21 @@ static int check_block(const struct harp_engine *engine, const struct harp_claim
   return -EADDRINUSE;
 }
 
-/* Opens a NIC, and starts it if start is set. */
+/* How a process opens a NIC. */
+struct opening {
+  bool guest; /* as in port.h */
+  bool start; /* at once */
+};
+
 static int open_engine(struct harp_engine **engine, const struct harp_claim *claim,
-                       const struct harp_config *config, bool start, char *error)
+                       const struct harp_config *config, struct opening opening, char *error)
 {
-  int result = harp_engine_open(engine, config, error);
+  int result = harp_engine_open(engine, config, opening.guest, error);
   if (result != 0) {
     return result;
   }
   result = check_block(*engine, claim, error);
-  if (result == 0 && start) {
+  if (result == 0 && opening.start) {
     result = harp_engine_start(*engine, error);
   }
   if (result != 0) {
@@ -54,20 +60,21 @@ static unsigned choose_instances(const struct harp_nics *nics, const struct harp
   return harp_instances_choose(&claim->config, nics->claims.count, harp_usable_cpus(""), "");
 }
 
-/* Opens a claimed NIC, and starts it if start is set. A limit on memory, open files, threads or
+/* Opens a claimed NIC. A limit on memory, open files, threads or
  * local ports may allow one instance alone, so several that nobody has asked for become one. */
-static int open_nic(struct harp_nics *nics, const struct harp_claim *claim, bool start, char *error)
+static int open_nic(struct harp_nics *nics, const struct harp_claim *claim, struct opening opening,
+                    char *error)
 {
   struct harp_config config = claim->config;
   struct harp_engine *engine;
   config.instances = choose_instances(nics, claim);
-  int result = open_engine(&engine, claim, &config, start, error);
+  int result = open_engine(&engine, claim, &config, opening, error);
   if (result != 0 && !claim->config.instances && config.instances > 1) {
     char why[HARP_ENGINE_ERROR_SIZE];
     unsigned wanted = config.instances;
     memcpy(why, error, sizeof why);
     config.instances = 1;
-    result = open_engine(&engine, claim, &config, start, error);
+    result = open_engine(&engine, claim, &config, opening, error);
     if (result == 0) {
       nics->one_instance = true;
       harp_log_post(HARP_LOG_WARN, "HARP: %.100s has one instance instead of %u: %s", config.device,
@@ -80,12 +87,25 @@ static int open_nic(struct harp_nics *nics, const struct harp_claim *claim, bool
   return result;
 }
 
+/* How the process opens a NIC that is not its home NIC. Another local rank may want the AF_XDP
+ * sockets of such a NIC. A process takes them at once if it is the only one of its host, because
+ * their start takes privileges. */
+static struct opening opening_of(const struct harp_claim *claim, bool alone)
+{
+  return (struct opening){
+      .guest = claim->shared && !alone,
+      .start = !claim->shared || (alone && !harp_config_has_scheme(claim->config.device, "packet")),
+  };
+}
+
 static void open_others(struct harp_nics *nics)
 {
   char error[HARP_ENGINE_ERROR_SIZE];
+  struct harp_rank_topology topology;
+  harp_rank_topology_find(&topology, "");
   for (unsigned i = 1; i < nics->claims.count; i++) {
     struct harp_claim *claim = &nics->claims.of[i];
-    if (open_nic(nics, claim, !claim->shared, error) != 0) {
+    if (open_nic(nics, claim, opening_of(claim, topology.local_size == 1), error) != 0) {
       harp_log_post(HARP_LOG_WARN,
                     "HARP: device %u is served by this process's home NIC (%.100s): %s",
                     claim->device, nics->claims.of[0].config.device, error);
@@ -156,7 +176,7 @@ int harp_nics_open(struct harp_nics *nics, char *error)
   }
   const struct harp_claim *home = &nics->claims.of[0];
   nics->home = home->device;
-  result = open_nic(nics, home, true, error);
+  result = open_nic(nics, home, (struct opening){.start = true}, error);
   if (result != 0) {
     harp_claims_release(&nics->claims);
     return result;

@@ -4,8 +4,8 @@
  *
  * The home NIC's engine starts at once. The engines of the other shareable NICs are only opened,
  * because the process may drop its privileges later. They start at first use, so an unused NIC
- * costs no thread and no packet memory. An exclusive NIC has an address of its own, which must be
- * probed, so its engine starts at once, too.
+ * costs no thread and no packet memory. An exclusive NIC's engine starts at once, too: its address
+ * may have to be probed.
  *
  * Thread: the caller serializes open, close and forget.
  */

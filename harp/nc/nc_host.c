@@ -63,7 +63,7 @@ int nc_open(struct nc *nc, const struct nc_options *options)
     return status;
   }
   catch_signals();
-  if (harp_engine_open(&nc->engine, &nc->source.config, error) != 0 ||
+  if (harp_engine_open(&nc->engine, &nc->source.config, false, error) != 0 ||
       harp_engine_start(nc->engine, error) != 0) {
     return nc_fail("%s", error);
   }

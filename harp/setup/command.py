@@ -34,7 +34,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 multiple=True,
                 metavar="DEVICE",
                 help="A NIC for HARP; repeat for more. packet:IFACE shares it with the kernel, "
-                "xdp:IFACE too, by AF_XDP, for one process. dpdk:IFACE or dpdk:PCI-ID gives it to "
+                "xdp:IFACE too, by AF_XDP. dpdk:IFACE or dpdk:PCI-ID gives it to "
                 "HARP alone. Default: the configured devices. If there are none, HARP shares the "
                 "interface of NCCL_SOCKET_IFNAME, or the only usable one, or the default route's.",
             ),

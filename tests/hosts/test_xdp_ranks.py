@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ranks import Failed, Rank, Site, connect, packet_site, wait_until
+from several_nics import local_sites, started
 
 from harp import paths
 from tools.hosts.jobs import all_reduce, job
@@ -121,12 +122,42 @@ def test_removed_device_fails_requests_in_time(fresh_lab: Lab, tmp_path: Path) -
         other.do("finalize")
 
 
-def test_second_rank_on_an_interface_declines(lab: Lab, tmp_path: Path) -> None:
-    """Both by one file and by a file of its own: a program and its sockets belong to one
-    process."""
+def test_ranks_share_an_interface(lab: Lab, tmp_path: Path) -> None:
+    """Two ranks of each host use one file. The first one has the AF_XDP sockets."""
+    sites = sites_of(lab, tmp_path)
+    ranks = [site for site in sites for _ in range(2)]
+    with job(ranks, lab.hosts[0].address, all_reduce("256K", 200, 1)) as running:
+        running.await_messages(1)
+        for site in sites:
+            processes = site.published()
+            assert sorted(one.totals["xdp_sockets"] for one in processes) == [0, 1]
+            assert all("eth0" in one.about for one in processes)
+        running.ends_well()
+
+
+def test_each_rank_has_the_sockets_of_its_home_nic(lab: Lab, tmp_path: Path) -> None:
+    """A rank opens all NICs. It leaves the AF_XDP sockets of each other one to another rank."""
+    lab.hosts[0].run(["ip", "link", "add", "nic1", "type", "veth", "peer", "name", "far1"])
+    try:
+        lab.hosts[0].run(["ip", "address", "add", "10.78.0.1/24", "dev", "nic1"])
+        for name in ("nic1", "far1"):
+            lab.hosts[0].run(["ip", "link", "set", name, "up"])
+        shared = packet_site(tmp_path, lab.hosts[0], port="xdp")
+        shared.configure("device = xdp:nic1\naddress = kernel\n", "ztcp1.conf")
+        with started(local_sites(shared, 2), devices=2) as ranks:
+            homes = [one for rank in ranks for one in rank.site.published()]
+            assert sorted(one.device for one in homes) == ["xdp:eth0", "xdp:nic1"]
+            assert [one.totals["xdp_sockets"] for one in homes] == [1, 1]
+    finally:
+        lab.hosts[0].run(["ip", "link", "del", "nic1"])
+
+
+def test_second_rank_declines_where_the_device_has_options(lab: Lab, tmp_path: Path) -> None:
+    """Both by one file and by a file of its own."""
     host = lab.hosts[0]
-    site = sites_of(lab, tmp_path)[0]
-    other = packet_site(tmp_path / "other", host, port="xdp")
+    device = f"xdp:{host.interface},mode=copy"
+    site = packet_site(tmp_path / "one", host, device=device)
+    other = packet_site(tmp_path / "other", host, device=device)
     with Rank(site) as first:
         first.init()
         for place, part in ((site, "are claimed"), (other, "use packet:eth0")):

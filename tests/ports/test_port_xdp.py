@@ -269,15 +269,44 @@ def test_invalid_opens_are_refused(probe: Make, hosts: Hosts) -> None:
     one.open("xdp:eth0,mode=copy", address=own)
 
 
-def test_second_process_is_refused(
+def test_second_process_is_refused_with_options(
     xdp_pair: tuple[Probe, Probe], probe: Make, hosts: Hosts
 ) -> None:
     host = hosts("veth-1500")[0]
-    number, text = refusal(probe(host), "xdp:eth0")
-    assert number == errno.EBUSY and "another program" in text and "packet:eth0" in text
+    number, text = refusal(probe(host), "xdp:eth0,mode=copy")
+    assert number == errno.EBUSY and "another process" in text and "packet:eth0" in text
     a, b = xdp_pair
     b.send(tcp_frame(b, a, b"still"))
     assert payload_of(a.receive()) == b"still"
+
+
+def test_second_process_gets_a_packet_port(probe: Make, hosts: Hosts) -> None:
+    """Both share the kernel's address, and each receives the frames of its own local ports."""
+    host, other = hosts("veth-1500")
+    first, second = opened(probe, host, own=False), opened(probe, host, own=False)
+    assert "xdp eth0" in first.info["summary"] and "packet eth0" in second.info["summary"]
+    assert "for another process" in second.info["summary"]
+    peer = opened(probe, other)
+    for port in (first, second):
+        local = port.reserve()
+        peer.send(tcp_frame(peer, port, b"%d" % local, dport=local))
+        assert payload_of(port.receive()) == b"%d" % local
+    first.do("close")
+    third = opened(probe, host, own=False)
+    assert "xdp eth0" in third.info["summary"]
+
+
+@BOTH_SENDERS
+def test_processes_of_a_host_reach_each_other(probe: Make, hosts: Hosts, sender: str) -> None:
+    """The XDP program does not see their frames, and an AF_XDP socket cannot send them."""
+    host = hosts("veth-1500")[0]
+    first = opened(probe, host, f"xdp:eth0,send={sender}", own=False)
+    second = opened(probe, host, "packet:eth0", own=False)
+    payload = os.urandom(60000)
+    for a, b in ((first, second), (second, first)):
+        a.send(tcp_frame(a, b, payload, dport=b.reserve()), segment=MSS)
+        frames = b.receive_bytes(len(payload))
+        assert payload_of(frames) == payload and all(frame.good for frame in frames)
 
 
 def test_port_opens_again_at_once(probe: Make, hosts: Hosts) -> None:
