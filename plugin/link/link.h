@@ -172,13 +172,13 @@ struct link_flow {
   unsigned reopened;           /* sender: new connections since the last progress */
   uint64_t idle_acked;         /* sender: acked at the last progress */
   uint64_t tried;              /* ns: when the last move began */
-  uint64_t lost;               /* ns, running time: when it lost its connection; 0: it has one */
-  uint64_t born;               /* ns, running time of its instance: when it was created */
-  uint64_t probed;             /* ns: when the last liveness probe was sent */
-  uint64_t waits_since;        /* ns: the last tick at which the peer was not overdue */
-  uint64_t opened;             /* ns, CLOCK_REALTIME: when it was created */
-  int published;               /* entry of the statistics file; -1: none */
-  uint64_t message_time;       /* ns: sum of the messages in message_times */
+  uint64_t lost;        /* ns, running time: when it lost its connection, or its link; 0: neither */
+  uint64_t born;        /* ns, running time of its instance: when it was created */
+  uint64_t probed;      /* ns: when the last liveness probe was sent */
+  uint64_t waits_since; /* ns: the last tick at which the peer was not overdue */
+  uint64_t opened;      /* ns, CLOCK_REALTIME: when it was created */
+  int published;        /* entry of the statistics file; -1: none */
+  uint64_t message_time;                   /* ns: sum of the messages in message_times */
   uint32_t message_times[HARP_STAT_TIMES]; /* as in struct harp_stat_flow */
 
   uint8_t handshake_out[HANDSHAKE_SIZE]; /* the hello or welcome we sent, until acknowledged */

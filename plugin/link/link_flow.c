@@ -471,6 +471,7 @@ void flow_reopen(struct link_flow *flow)
 
 void flow_end_attempt(struct link_flow *fresh)
 {
+  fresh->lost = harp_instance_running_time(fresh->instance);
   keep_alive(fresh);
   harp_flow_close(fresh->tcp);
 }
@@ -527,6 +528,7 @@ void flow_close_free(struct link_flow *flow, enum flow_close how)
     close_candidate(flow->candidate);
   }
   if (in_order && flow->tcp && harp_flow_rcv_queue_empty(flow->tcp) && !flow->inherited) {
+    flow->lost = harp_instance_running_time(flow->instance);
     harp_flow_close(flow->tcp); /* it lingers, and on_closed frees it */
     return;
   }

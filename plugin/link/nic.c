@@ -9,8 +9,9 @@
 #include "plugin/link/link.h"
 
 enum {
-  HELLO_TIMEOUT_MS = 5000,      /* time for an unauthenticated peer's hello */
-  PORT_RELEASE_DELAY_MS = 2000, /* delay before a used local port is released */
+  HELLO_TIMEOUT_MS = 5000,                      /* time for an unauthenticated peer's hello */
+  PORT_RELEASE_DELAY_MS = 2000,                 /* delay before a used local port is released */
+  LINGERING_MOST = HARP_ENGINE_CONNECTIONS / 4, /* of an instance, older than timeout_ms */
 };
 
 /* --- Used local ports --- */
@@ -62,10 +63,33 @@ static uint64_t hello_timeout_ms(const struct link_flow *flow)
   return flow->proof.challenged && timeout > HELLO_TIMEOUT_MS ? timeout : HELLO_TIMEOUT_MS;
 }
 
+/* Whether the flow of a closed link only waits for its peer, which has bytes to acknowledge, or
+ * does not close its side. */
+static bool lingers(const struct link_flow *flow)
+{
+  return flow->tcp && !flow->link && !flow->listener && !flow->replaces && !flow->move;
+}
+
+/* Resets lingering flows beyond LINGERING_MOST, so that new links find a connection. A peer may
+ * keep them open as long as it likes. count: their number. */
+static void limit_lingering(struct nic_instance *at, unsigned count)
+{
+  struct link_flow *next;
+  uint64_t running = harp_instance_running_time(at->instance);
+  for (struct link_flow *flow = at->flows; flow && count > LINGERING_MOST; flow = next) {
+    next = flow->next;
+    if (lingers(flow) && running - flow->lost > flow_config(flow)->timeout_ms * 1000000ull) {
+      flow_close_free(flow, FLOW_CLOSE_RESET);
+      count--;
+    }
+  }
+}
+
 static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uint64_t now)
 {
   struct nic_instance *at = (struct nic_instance *)ticker;
   uint64_t links = 0;
+  unsigned lingering = 0;
   struct link_flow *next;
   release_used_ports(at, PORT_RELEASE_DELAY_MS * 1000000ull);
   uint64_t running = harp_instance_running_time(instance);
@@ -78,6 +102,7 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
     flow_watch_peer(flow, now);
     link_watch_opening(flow);
     links += flow->link && flow->number == 0;
+    lingering += lingers(flow);
     if (flow->listener && running - flow->born > hello_timeout_ms(flow) * 1000000ull) {
       harp_instance_count(instance, HARP_COUNTER_unauthenticated_drops, 1);
       flow_close_free(flow, FLOW_CLOSE_RESET);
@@ -85,6 +110,7 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
       flow_move_watch(flow);
     }
   }
+  limit_lingering(at, lingering);
   harp_instance_gauge(instance, HARP_COUNTER_links, links);
   if (harp_instance_number(instance) == 0 && at->nic->device == at->nic->transport->nics.home) {
     /* The process has one log, so one instance counts for all. */

@@ -264,10 +264,13 @@ def test_packet_device_with_kernel_address_is_shareable() -> None:
     assert not _tables.shareable(OWN)
 
 
-def test_xdp_device_shares_the_kernels_address_by_default_and_belongs_to_one_process() -> None:
+def test_xdp_device_shares_the_kernels_address_by_default() -> None:
+    """Any number of processes use it, unless it has options or an address of HARP's own."""
     values = _tables.parse(b"device = xdp:eth0")
     assert values["address"] == ("kernel", "default")
-    assert not _tables.shareable(b"device = xdp:eth0")
+    assert _tables.shareable(b"device = xdp:eth0")
+    assert not _tables.shareable(b"device = xdp:eth0,mode=copy")
+    assert not _tables.shareable(b"device = xdp:eth0\naddress = 10.0.0.1/24")
 
 
 def test_peers_key_limits_addresses() -> None:

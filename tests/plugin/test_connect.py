@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ends import End, errors_of
+from ends import End, ends_between, errors_of
 from nccl_plugin import REMOTE_ERROR
 from pairs import rank_at
 from plugin_peer import Peer, end_all
 
-from tools.hosts.ranks import remove_wire, wire_path
+from harp.observe import statfile
+from tools.hosts.ranks import remove_wire, wait_until, wire_path
 
 API = 12
 TIMEOUT_MS = 1000
@@ -55,3 +56,31 @@ def test_connect_never_called_again_resets_peer(ranks: tuple[Peer, Peer]) -> Non
     again = other.listen()
     assert one.connect(handle=again["handle"])["comm"]
     assert other.accept(listener=again["listener"])["comm"]
+
+
+def test_flows_that_the_peer_keeps_open_leave_room_for_new_ones(tmp_path: Path) -> None:
+    """A sender closes 72 links of 16 flows, and the receiver keeps its ends open. The sender resets
+    flows beyond a quarter of its connections."""
+    wire = wire_path()
+    made: list[Peer] = []
+    try:
+        for number in (1, 2):
+            keys = f"device = wire:{wire}\naddress = 10.9.0.{number}/24\n"
+            keys += f"timeout_ms = {TIMEOUT_MS}\nflows = 16\ninstances = 1\n"
+            made.append(rank_at(tmp_path / str(number), keys, API))
+        one, other = made
+        for _ in range(72):
+            sender, _receiver = ends_between(one, other, 4096)
+            sender.close()
+
+        def connections() -> int:
+            (process,) = statfile.scan([tmp_path / "1"])
+            return process.totals["tcp_connections"]
+
+        assert connections() > 1024
+        wait_until(lambda: connections() <= 1024, 20 + TIMEOUT_MS / 1e3, "flows linger")
+        assert connections() > 900
+        assert ends_between(one, other, 4096)
+    finally:
+        end_all(made)
+        remove_wire(wire)

@@ -142,6 +142,23 @@ def test_frame_may_be_split_at_any_byte(stack):
             assert out == whole, at
 
 
+def test_long_frame_may_be_split_in_its_headers():
+    """The bytes that the stack joins do not end with the headers, and the rest stays in place."""
+    data = pattern(0, 6000)
+    for at in range(1, 60):
+        s = FlowStack(address=A, prefix=24, packets=64, max_connections=4, mtu=9000)
+        s.advance(10**12)
+        listener = s.listen(80)
+        base = IP(src=B, dst=A)
+        s.receive(bytes(base / TCP(sport=9, dport=80, flags="S", seq=5)))
+        s.flush()
+        ack = check_ipv4(s.take()[0].data).seq + 1
+        s.receive(bytes(base / TCP(sport=9, dport=80, flags="A", seq=6, ack=ack)))
+        frame = bytes(base / TCP(sport=9, dport=80, flags="A", seq=6, ack=ack) / data)
+        s.receive(frame[:at], frame[at:], 0, True)
+        assert bytes(listener.accepted[0].received) == data, at
+
+
 def test_wrong_gso_size_is_survived():
     """segment_size of nonsense: at worst acknowledgements come oddly."""
     for size in (1, 7, 65_535):

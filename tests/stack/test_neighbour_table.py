@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from many_hosts import arp, make_small_stack, open_from, segment, tell, transmitted
+from many_hosts import PORT, arp, make_small_stack, open_from, segment, tell, transmitted
 
 from harp.testing._flow import FlowStack
 from harp.testing.frames import ACK, PSH, SYN
@@ -139,3 +139,26 @@ def test_hosts_that_sent_arp_exceed_the_request_limit() -> None:
     tell(stack, *(segment(number, 1, SYN, 0, 0) for number in range(1000)))
     asked, _ = transmitted(stack)
     assert len(asked) >= 990
+
+
+def test_holes_and_absent_neighbours_leave_buffers_for_data_in_order():
+    """Strangers store data behind holes, and let frames wait for hosts that do not exist."""
+    stack = make_small_stack(max_connections=4096, packets=2048, rcvbuf=1 << 20)
+    listener = stack.listen(PORT, backlog=256)
+    first = open_from(stack, 1)
+    reader = listener.accepted[0]
+    reader.limit = 0  # nothing is read yet
+    for port in range(2000, 2100):
+        other = open_from(stack, 2, sport=port)
+        for hole in range(30):
+            tell(stack, segment(2, port, ACK, 1002 + 2001 * hole, (other + 1) % 2**32, b"h" * 1400))
+        transmitted(stack)
+    tell(stack, *(segment(1000 + n, 5000, SYN, 0, 0) for n in range(1000)))
+    transmitted(stack)
+    data = b"v" * 1400
+    for number in range(20):
+        tell(stack, segment(1, 1000, ACK, 1 + number * len(data), (first + 1) % 2**32, data))
+    assert stack.counters().get("tcp_memory_drops", 0) == 0
+    reader.limit = None
+    reader.resume()
+    assert bytes(reader.received) == data * 20

@@ -102,3 +102,35 @@ def test_forged_sack_blocks_leave_records_to_others(dialogue):
     other = d.open_passive(port=81)
     other.send(b"y" * 100)
     assert b"y" * 100 in [payload(p) for p in d.drain(until=d.now + 5)]
+
+
+def test_peer_that_sacks_each_second_byte_costs_a_bounded_number_of_steps(dialogue):
+    """The stack records 512 runs and ignores further ones, but a block may still join runs."""
+    d = dialogue(initial_window=SEGMENTS, packets=8192)
+    c = d.open_passive(rtt=50, wscale=7, window=60_000)
+    c.send(b"x" * 8000)
+    d.ignore()
+    d.strict = False
+
+    def sack(*blocks):
+        before = d.stack.counters()
+        flat = tuple(edge for block in blocks for edge in block)
+        options = [("NOP", None), ("NOP", None), ("SAck", flat)]
+        d.send(TCP(flags="A", seq=1, ack=1, window=60_000, options=options))
+        d.stack.take()
+        after = d.stack.counters()
+        return {
+            name: after.get(name, 0) - before.get(name, 0)
+            for name in ("tcp_sack_steps", "tcp_sack_ignored")
+        }
+
+    bytes_of_peer = [(at, at + 1) for at in range(2, 4000, 2)]
+    ignored = sack(*bytes_of_peer[3::-1])["tcp_sack_ignored"]
+    for newest in range(7, len(bytes_of_peer), 4):
+        ignored += sack(*bytes_of_peer[newest : newest - 4 : -1])["tcp_sack_ignored"]
+    assert ignored == newest + 1 - 512
+    cost = sack(*bytes_of_peer[3::-1])
+    assert cost["tcp_sack_steps"] <= 4 * 513
+    assert sack((7001, 7002))["tcp_sack_ignored"] == 1
+    assert sack((2, 7001))["tcp_sack_ignored"] == 0
+    assert c.tcp_info()["sacked"] == 6999 // MSS + 1

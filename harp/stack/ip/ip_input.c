@@ -166,7 +166,7 @@ static struct view join_pieces(struct harp_stack *stack, const struct harp_rx_fr
     contiguous = join(frame, small, HEADERS_JOINED);
     if (frame->header_length + frame->payload_length > contiguous) {
       /* The bytes after the joined ones stay where the port has put them. */
-      if (tcp && contiguous >= link + IP_HEADER) {
+      if (contiguous >= link + IP_HEADER && small[link + IP_PROTOCOL] == IP_PROTOCOL_TCP) {
         wanted = link + headers_wanted(small + link, contiguous - link);
         contiguous = HARP_MIN(wanted, contiguous);
       }

@@ -301,7 +301,9 @@ void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
   if (neighbour->state == NEIGHBOUR_INCOMPLETE && neighbour->queued < NEIGHBOUR_QUEUE &&
       frame->length <= HARP_PACKET_DATA) {
     bound_queues(stack);
-    packet = pool_get(&stack->packets);
+    /* Out-of-order data may have taken all other buffers but those for in-order data. */
+    bool spare = stack->packets.available > stack->packets.total / QUEUED_SHARE;
+    packet = spare ? pool_get(&stack->packets) : NULL;
   }
   if (!packet) {
     COUNT(stack, arp_queue_drops);

@@ -147,6 +147,7 @@ struct tcp_flight {
   struct harp_record *sack_hint;                  /* grew last; searches begin here */
   uint32_t sacked_out, lost_out, retrans_out;     /* bytes */
   uint32_t high_sacked;                           /* end of the highest SACKed byte so far */
+  uint32_t sacked_runs;                           /* number of them */
 };
 
 /* RACK (RFC 8985, 6; tcp_rack.c). Times in ns. */
@@ -283,7 +284,6 @@ struct harp_tcp {
   uint32_t reorderings;         /* reordering events that the sender has detected */
   uint32_t out_of_order;        /* out-of-order segments received */
   uint16_t timeouts, timeout_recoveries;
-  int error;
 };
 
 _Static_assert(offsetof(struct harp_tcp, snd.wnd) + sizeof(uint32_t) <= 128,

@@ -3,7 +3,7 @@
  * The scoreboard: SACK state of the transmit records (RFC 2018, RFC 2883). Adjacent SACKed records
  * are merged into one record, a run, and the runs form a list. The search for a block walks the
  * runs, from the one that grew last, and then at most half of one hole. It never walks the whole
- * window.
+ * window. The number of runs has a limit, because a peer that lies could SACK each second byte.
  */
 
 #include "harp/stack/tcp/tcp_sack.h"
@@ -16,6 +16,8 @@
 #include "harp/stack/tcp/tcp_rack.h"
 #include "harp/stack/tcp/tcp_segment.h"
 #include "harp/stack/tcp/tcp_sndq.h"
+
+enum { RUNS_MAX = 512 /* of a connection */ };
 
 /* Returns the last run that begins at seq or before; NULL: none. */
 static struct harp_record *sacked_before(struct harp_tcp *tcp, uint32_t seq)
@@ -91,6 +93,16 @@ static struct harp_record *split_for_block(struct harp_tcp *tcp, struct harp_rec
   return records->available > records->total / 8 ? tcp_record_split(tcp, record, at) : NULL;
 }
 
+/* Whether the block [start, end) behind run may be recorded: there is room for another run, or it
+ * makes one longer. RFC 2018, 8 lets a sender forget blocks. */
+static bool may_take(const struct harp_tcp *tcp, const struct harp_record *run, uint32_t start,
+                     uint32_t end)
+{
+  const struct harp_record *beyond = run ? run->newer : tcp->flight.sacked_first;
+  return tcp->flight.sacked_runs < RUNS_MAX || (run && run->end == start) ||
+         (beyond && seq_le(beyond->seq, end));
+}
+
 /* Processes one SACK block: [start, end) has arrived. */
 static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
                        struct harp_ack_result *result)
@@ -98,6 +110,10 @@ static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
   struct harp_record *run = sacked_before(tcp, start);
   if (run && seq_gt(run->end, start)) {
     start = run->end;
+  }
+  if (seq_lt(start, end) && !may_take(tcp, run, start, end)) {
+    COUNT(tcp->stack, tcp_sack_ignored);
+    return;
   }
   while (seq_lt(start, end)) {
     struct harp_record *record = find_in_hole(tcp, run, start);

@@ -158,6 +158,7 @@ void tcp_record_link_sacked(struct harp_tcp *tcp, struct harp_record *record,
   record->newer = run ? run->newer : tcp->flight.sacked_first;
   *(record->newer ? &record->newer->older : &tcp->flight.sacked_last) = record;
   *(run ? &run->newer : &tcp->flight.sacked_first) = record;
+  tcp->flight.sacked_runs++;
 }
 
 void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record)
@@ -166,6 +167,7 @@ void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record)
   if (record->state == RECORD_SACKED) {
     first = &tcp->flight.sacked_first;
     last = &tcp->flight.sacked_last;
+    tcp->flight.sacked_runs--;
     if (tcp->flight.sack_hint == record) {
       tcp->flight.sack_hint = record->older;
     }
