@@ -150,13 +150,20 @@ def test_bound_local_port_is_used(dialogue):
     d.expect(TCP(flags="S", sport=4321))
 
 
-def test_bound_port_in_use_is_eaddrinuse(dialogue):
+def test_bound_port_is_shared_until_a_socket_listens(dialogue):
+    """SO_REUSEADDR is always on. Two connections of one port go to different peers."""
     d = dialogue()
-    a, b = d.stack.socket(), d.stack.socket()
-    a.bind((d.stack_address, 4321))
+    a, b, c = (d.stack.socket() for _ in range(3))
+    for sock in (a, b):
+        sock.bind((d.stack_address, 4321))
     assert a.connect_ex((d.peer_address, 80)) == errno.EINPROGRESS
+    assert b.connect_ex((d.peer_address, 80)) == errno.EADDRINUSE
+    assert b.connect_ex((d.peer_address, 81)) == errno.EINPROGRESS
+    listening = d.stack.socket()
+    listening.bind((d.stack_address, 4322))
+    listening.listen(1)
     with pytest.raises(OSError) as caught:
-        b.bind((d.stack_address, 4321))
+        c.bind((d.stack_address, 4322))
     assert caught.value.errno == errno.EADDRINUSE
 
 

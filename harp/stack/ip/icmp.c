@@ -47,15 +47,16 @@ static void send_message(struct harp_stack *stack, uint32_t destination, uint8_t
 static void answer_echo(struct harp_stack *stack, const uint8_t *ip, const uint8_t *icmp,
                         uint32_t length)
 {
-  uint8_t reply[2048];
-  if (length > sizeof reply || !may_send(stack)) {
+  uint32_t peer = load_address(ip + IP_SRC);
+  if (IP_HEADER + length > stack->config.mtu || !may_send(stack)) {
     COUNT(stack, icmp_ignored);
     return;
   }
   COUNT(stack, icmp_echo_in);
-  memcpy(reply, icmp, length);
+  uint8_t *reply = stack->linear;
+  memmove(reply, icmp, length); /* the request may be in the same buffer */
   reply[ICMP_TYPE] = ICMP_ECHO_REPLY;
-  send_message(stack, load_address(ip + IP_SRC), reply, length);
+  send_message(stack, peer, reply, length);
 }
 
 void icmp_send_unreachable(struct harp_stack *stack, const uint8_t *ip, uint32_t header_length,

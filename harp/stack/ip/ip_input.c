@@ -147,9 +147,9 @@ static uint32_t join(const struct harp_rx_frame *frame, uint8_t *out, uint32_t s
 
 /* Returns the headers in one piece and the payload in one piece. There are three cases:
  *   - The frame is one piece, or the port has split it behind the TCP headers: it stays as it is.
- *   - The port has split the headers, or it has split a frame without TCP: the first bytes are
- *     copied to `small`, which has HEADERS_JOINED bytes.
- *   - The port has split the payload: the frame is copied to the stack's buffer. */
+ *   - The port has split the TCP header: the first bytes are copied to `small`, which has
+ *     HEADERS_JOINED bytes.
+ *   - The port has split anything else: the frame is copied to the stack's buffer. */
 static struct view join_pieces(struct harp_stack *stack, const struct harp_rx_frame *frame,
                                uint8_t *small)
 {
@@ -161,19 +161,17 @@ static struct view join_pieces(struct harp_stack *stack, const struct harp_rx_fr
   }
   bool tcp = contiguous >= link + IP_HEADER && start[link + IP_PROTOCOL] == IP_PROTOCOL_TCP;
   uint32_t wanted = tcp ? link + headers_wanted(start + link, contiguous - link) : 0;
-  if (!tcp || wanted > contiguous) {
+  if (tcp && wanted > contiguous) {
     start = small;
     contiguous = join(frame, small, HEADERS_JOINED);
     if (frame->header_length + frame->payload_length > contiguous) {
       /* The bytes after the joined ones stay where the port has put them. */
-      if (contiguous >= link + IP_HEADER && small[link + IP_PROTOCOL] == IP_PROTOCOL_TCP) {
-        wanted = link + headers_wanted(small + link, contiguous - link);
-        contiguous = HARP_MIN(wanted, contiguous);
-      }
+      wanted = link + headers_wanted(small + link, contiguous - link);
+      contiguous = HARP_MIN(wanted, contiguous);
       rest = frame->payload + (contiguous - frame->header_length);
     }
-  } else if (wanted < contiguous) {
-    /* Payload in two pieces is rare. */
+  } else if (!tcp || wanted < contiguous) {
+    /* These are rare: payload in two pieces, and ICMP in two pieces. */
     start = stack->linear;
     contiguous = join(frame, stack->linear, sizeof stack->linear);
   }

@@ -221,16 +221,8 @@ int harp_tcp_bind(struct harp_stack *stack, int number, const struct sockaddr *a
   }
   if (local.port == 0) {
     local.port = harp_flow_choose_port(stack, (struct harp_endpoint){0, 0});
-  } else {
-    for (uint32_t i = 0; i < s->table->count; i++) {
-      const struct harp_socket *other = &s->table->sockets[i];
-      if (other->used && other != s && other->port == local.port && !other->connected) {
-        return -EADDRINUSE;
-      }
-    }
-    if (harp_flow_listening(stack, local.port)) {
-      return -EADDRINUSE;
-    }
+  } else if (harp_flow_listening(stack, local.port)) {
+    return -EADDRINUSE; /* as with Linux's SO_REUSEADDR, only a listener has the port alone */
   }
   s->port = local.port;
   s->address = local.address;

@@ -94,14 +94,14 @@ ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t l
     return -ENOTCONN;
   }
   bool peek = flags & MSG_PEEK;
-  if (s->tcp && harp_flow_unread(s->tcp) && !s->read_shut) {
+  if (s->tcp && harp_flow_unread(s->tcp)) {
     size_t done = harp_flow_read(s->tcp, data, length, peek);
     if (!peek) {
       harp_stack_flush(stack);
     }
     return (ssize_t)done;
   }
-  if (s->unread && !s->read_shut) {
+  if (s->unread) {
     return (ssize_t)harp_packets_read(stack, &s->unread, data, length, peek);
   }
   if (s->fin_received) {

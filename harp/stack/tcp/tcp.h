@@ -230,15 +230,16 @@ struct harp_tcp {
   /* Congestion control and loss recovery. */
   uint32_t cwnd, ssthresh; /* bytes; only tcp_cwnd.h and tcp_cwnd.c change them */
   uint32_t growth_due;     /* bytes SACKed before the next advance of SND.UNA: cwnd grows then */
-  bool cwnd_limited;
-  bool cwnd_used;     /* cwnd counts as the limit until shared_ack.end is acknowledged */
-  uint8_t recovery;   /* enum harp_recovery */
-  uint8_t backoff;    /* doublings of the RTO; a sample of the round trip ends them */
-  uint8_t tries;      /* timeouts in a row, without an acknowledgement of new data */
-  uint8_t duplicates; /* duplicate ACKs in a row, without SACK */
+  uint32_t cwnd_end;       /* with cwnd_limited: until it is acknowledged */
+  bool cwnd_limited;       /* cwnd was the limit when data was sent, or counts as it */
+  uint8_t recovery;        /* enum harp_recovery */
+  uint8_t backoff;         /* doublings of the RTO; a sample of the round trip ends them */
+  uint8_t tries;           /* timeouts in a row, without an acknowledgement of new data */
+  uint8_t duplicates;      /* duplicate ACKs in a row, without SACK */
   uint8_t syn_transmits;
   uint8_t probes;          /* unanswered keepalive or window probes */
   uint32_t recovery_point; /* snd.nxt when recovery began */
+  uint32_t retransmits;
   struct tcp_rtt rtt;
   struct tcp_rack rack;
   struct tcp_tlp tlp;
@@ -262,6 +263,7 @@ struct harp_tcp {
   uint64_t timers[TIMERS];
   uint64_t heap_key;
   uint32_t heap_index; /* UINT32_MAX: not in the heap */
+  uint32_t user_timeout_ms;
 
   /* The owner, and the lists of which the connection is a member. */
   const struct harp_flow_ops *ops;
@@ -273,8 +275,7 @@ struct harp_tcp {
   struct harp_neighbour *neighbour; /* NULL: no segment was sent yet */
   struct harp_list neighbour_link;  /* in neighbour->users */
   uint32_t next_hop;                /* network order */
-  uint32_t user_timeout_ms, keep_idle_ms, keep_interval_ms, keep_probes;
-  uint32_t retransmits;
+  uint32_t keep_idle_ms, keep_interval_ms, keep_probes;
   uint64_t bytes_in, bytes_out;
   struct tcp_waits waits;
 

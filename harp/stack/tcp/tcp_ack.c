@@ -9,6 +9,7 @@
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_cwnd.h"
 #include "harp/stack/tcp/tcp_rack.h"
 #include "harp/stack/tcp/tcp_recovery.h"
 #include "harp/stack/tcp/tcp_rtt.h"
@@ -18,6 +19,7 @@
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
 #include "harp/stack/tcp/tcp_times.h"
+#include "harp/stack/tcp/tcp_tlp.h"
 
 /* Removes the records below ack. */
 static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_result *result)
@@ -54,6 +56,7 @@ static void window_turned(struct harp_tcp *tcp)
     stack_event(tcp, HARP_EVENT_WINDOW_CLOSED, 0, tcp->snd.wl2 - tcp->snd.iss - 1);
   } else {
     tcp->backoff = tcp->tries = 0;
+    tcp_cwnd_restart(tcp); /* window probes are no ACK clock */
     if (tcp->snd.window_limited && tcp->flight.first &&
         tcp->flight.first->state == RECORD_IN_FLIGHT) {
       tcp_mark_lost(tcp, tcp->flight.first);
@@ -171,9 +174,8 @@ void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
 {
   uint32_t una = tcp->snd.una;
   uint32_t window = tcp->snd.wnd;
-  struct harp_ack_result result = {.una_before = una,
-                                   .was_limited = tcp->cwnd_limited || tcp->cwnd_used};
-  tcp->cwnd_used &= seq_lt(in->ack, tcp->shared_ack.end);
+  struct harp_ack_result result = {.una_before = una, .was_limited = tcp->cwnd_limited};
+  tcp->cwnd_limited &= seq_lt(in->ack, tcp->cwnd_end);
   update_window(tcp, in);
   if (!tcp->sack && is_duplicate_ack(tcp, in, window)) {
     duplicate_ack(tcp, &result);
@@ -189,6 +191,9 @@ void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
     tcp->last_progress = tcp->stack->now;
   }
   if (!advances && !sacks) {
+    if (in->bare && tcp->snd.wnd == window && in->ack == una) {
+      tcp_tlp_on_duplicate(tcp);
+    }
     window_update(tcp);
     return;
   }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "harp/stack/bytes.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack_result.h"
@@ -30,6 +31,16 @@ void tcp_cwnd_on_repaired_loss(struct harp_tcp *tcp);
 /* The reaction to the last loss was spurious. */
 void tcp_cwnd_undo(struct harp_tcp *tcp);
 
+/* cwnd limits, or counts as the limit, for the data below end: its acknowledgements make cwnd grow
+ * (RFC 7661, 4.3). */
+static inline void tcp_cwnd_limits(struct harp_tcp *tcp, uint32_t end)
+{
+  if (!tcp->cwnd_limited || seq_gt(end, tcp->cwnd_end)) {
+    tcp->cwnd_end = end;
+  }
+  tcp->cwnd_limited = true;
+}
+
 /* An acknowledgement advances SND.UNA outside fast recovery. */
 static inline void tcp_cwnd_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
@@ -50,17 +61,24 @@ static inline void tcp_cwnd_grow_later(struct harp_tcp *tcp, uint32_t delivered)
 /* In fast recovery, proportional rate reduction computes cwnd. */
 static inline void tcp_cwnd_in_recovery(struct harp_tcp *tcp, uint32_t cwnd) { tcp->cwnd = cwnd; }
 
-/* RFC 5681, 4.1: an idle sender has lost its ACK clock and reduces cwnd. Sending ACKs does not
- * count as activity. Between HARP hosts cwnd is kept, because training traffic alternates between
- * bursts and pauses on a known path. */
-static inline void tcp_cwnd_restart_after_idle(struct harp_tcp *tcp)
+/* RFC 5681, 4.1: a sender that has sent no data for longer than the RTO has lost its ACK clock, and
+ * reduces cwnd. ACKs and window probes do not count. Between HARP hosts cwnd is kept, because
+ * training traffic alternates between bursts and pauses on a known path. */
+static inline void tcp_cwnd_restart(struct harp_tcp *tcp)
 {
-  if (!tcp->harp_peer && tcp->snd.nxt == tcp->snd.una &&
-      tcp->stack->now - tcp->last_send > tcp->rtt.rto) {
+  if (!tcp->harp_peer && tcp->stack->now - tcp->last_send > tcp->rtt.rto) {
     /* Slow start returns to most of the old window (RFC 2861), and CUBIC begins a new epoch. */
     tcp->ssthresh = HARP_MAX(tcp->ssthresh, tcp->cwnd / 4 * 3);
     tcp->cc.epoch = 0;
     tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->stack->config.initial_window * tcp->snd.mss);
+  }
+}
+
+/* The same before new data, if no data is in flight. */
+static inline void tcp_cwnd_restart_after_idle(struct harp_tcp *tcp)
+{
+  if (tcp->snd.nxt == tcp->snd.una) {
+    tcp_cwnd_restart(tcp);
   }
 }
 

@@ -11,7 +11,8 @@
 static uint8_t congestion_state(const struct harp_tcp *tcp)
 {
   static const uint8_t by_recovery[] = {TCP_CA_Open, TCP_CA_Recovery, TCP_CA_Loss};
-  return by_recovery[tcp->recovery];
+  bool disorder = tcp->flight.sacked_out || tcp->duplicates;
+  return tcp->recovery == RECOVERY_NONE && disorder ? TCP_CA_Disorder : by_recovery[tcp->recovery];
 }
 
 /* Bytes sent and not acknowledged, without our SYN and FIN. */

@@ -406,9 +406,12 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
       (segment->flags & (FLAG_ACK | FLAG_RST))) {
     return false;
   }
-  bool newer = tcp->timestamps && segment->has_timestamp &&
-               seq_gt(segment->timestamp, tcp->ts.recent);
-  return newer || seq_gt(segment->seq, tcp->rcv.nxt);
+  bool later = seq_gt(segment->seq, tcp->rcv.nxt);
+  if (tcp->timestamps && segment->has_timestamp) {
+    int32_t newer = seq_diff(segment->timestamp, tcp->ts.recent);
+    return newer > 0 || (newer == 0 && later);
+  }
+  return later;
 }
 
 /* Sends an ACK with our RCV.NXT. Segments with payload or a FIN always get it, because they may be

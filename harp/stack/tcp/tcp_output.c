@@ -88,7 +88,7 @@ static bool output_lost(struct harp_tcp *tcp)
     uint32_t room = tcp->cwnd > flight ? tcp->cwnd - flight : 0;
     uint32_t length = tcp->flight.lost_first->end - tcp->flight.lost_first->seq;
     if (room < HARP_MIN(tcp->snd.mss, length) && flight > 0) {
-      tcp->cwnd_limited = true;
+      tcp_cwnd_limits(tcp, tcp->snd.nxt);
       return true;
     }
     room = HARP_MAX(room - room % tcp->snd.mss, tcp->snd.mss);
@@ -123,8 +123,10 @@ static uint32_t send_room(struct harp_tcp *tcp)
   uint32_t flow = peer > 0 ? (uint32_t)peer : 0;
   tcp->snd.window_limited = flow < tcp->snd.mss && flow <= congestion;
   /* cwnd is also the limit while send_length delays data for a larger burst. */
-  tcp->cwnd_limited = congestion < flow &&
-                      (congestion < tcp->snd.mss || congestion < tcp->snd.end - tcp->snd.nxt);
+  if (congestion < flow &&
+      (congestion < tcp->snd.mss || congestion < tcp->snd.end - tcp->snd.nxt)) {
+    tcp_cwnd_limits(tcp, tcp->snd.nxt);
+  }
   return HARP_MIN(congestion, flow);
 }
 
@@ -370,6 +372,7 @@ void tcp_resend_without_record(struct harp_tcp *tcp)
 bool tcp_send_window_probe(struct harp_tcp *tcp)
 {
   bool sent;
+  uint64_t last_send = tcp->last_send;
   if (tcp->flight.first) {
     sent = resend_first(tcp);
   } else {
@@ -377,6 +380,9 @@ bool tcp_send_window_probe(struct harp_tcp *tcp)
     bool fin = tcp->snd.fin_queued && unsent == 0; /* it has waited for a record */
     uint32_t length = fin ? 0 : HARP_MAX(HARP_MIN(tcp->snd.wnd, unsent), 1);
     sent = send_new(tcp, HARP_MIN(length, tcp->snd.mss), fin, FOR_WINDOW_PROBE) > 0;
+  }
+  if (tcp->snd.wnd == 0) {
+    tcp->last_send = last_send; /* a probe of a closed window is no use of cwnd */
   }
   COUNT_N(tcp->stack, tcp_window_probes, sent);
   return sent;

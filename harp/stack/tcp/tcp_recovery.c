@@ -184,7 +184,7 @@ bool tcp_lower_path_mtu(struct harp_tcp *tcp, uint32_t mtu)
   tcp_set_mss(tcp);
   /* The segment that was too big is lost. All data in flight is sent again in smaller segments. */
   for (struct harp_record *record = tcp->flight.first; record; record = record->next) {
-    if (record->state == RECORD_IN_FLIGHT) {
+    if (record->state == RECORD_IN_FLIGHT || record->state == RECORD_RETRANSMITTED) {
       tcp_mark_lost(tcp, record);
     }
   }

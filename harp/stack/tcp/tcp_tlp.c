@@ -32,6 +32,14 @@ void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
   }
 }
 
+/* RFC 8985, 7.4.2, case 2: both copies have arrived at a peer that sends no DSACK. */
+void tcp_tlp_on_duplicate(struct harp_tcp *tcp)
+{
+  if (tcp->tlp.is_retransmission && tcp->snd.una == tcp->tlp.end) {
+    tcp->tlp.outstanding = false;
+  }
+}
+
 /* Sends new data, or else retransmits the last segment (RFC 8985, 7.3). The SACK of the last data
  * shows every hole before it. New data is never spurious. */
 static void send_probe(struct harp_tcp *tcp)

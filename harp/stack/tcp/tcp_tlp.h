@@ -14,4 +14,7 @@ void tcp_tlp_cancel(struct harp_tcp *tcp);
 /* While a probe is in flight: checks whether this acknowledgement ends the episode (7.4). */
 void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result);
 
+/* A bare ACK has repeated SND.UNA and the window. */
+void tcp_tlp_on_duplicate(struct harp_tcp *tcp);
+
 #endif
