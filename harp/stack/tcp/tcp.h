@@ -230,8 +230,9 @@ struct harp_tcp {
   /* Congestion control and loss recovery. */
   uint32_t cwnd, ssthresh; /* bytes; only tcp_cwnd.h and tcp_cwnd.c change them */
   uint32_t growth_due;     /* bytes SACKed before the next advance of SND.UNA: cwnd grows then */
-  uint32_t cwnd_end;       /* with cwnd_limited: until it is acknowledged */
-  bool cwnd_limited;       /* cwnd was the limit when data was sent, or counts as it */
+  uint32_t cwnd_end;       /* of the data that was sent while cwnd was the limit */
+  bool cwnd_limited;       /* cwnd was the limit; until cwnd_end is acknowledged */
+  bool cwnd_used;          /* cwnd counts as the limit until shared_ack.end is acknowledged */
   uint8_t recovery;        /* enum harp_recovery */
   uint8_t backoff;         /* doublings of the RTO; a sample of the round trip ends them */
   uint8_t tries;           /* timeouts in a row, without an acknowledgement of new data */

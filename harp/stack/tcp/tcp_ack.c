@@ -174,8 +174,10 @@ void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
 {
   uint32_t una = tcp->snd.una;
   uint32_t window = tcp->snd.wnd;
-  struct harp_ack_result result = {.una_before = una, .was_limited = tcp->cwnd_limited};
+  struct harp_ack_result result = {.una_before = una,
+                                   .was_limited = tcp->cwnd_limited || tcp->cwnd_used};
   tcp->cwnd_limited &= seq_lt(in->ack, tcp->cwnd_end);
+  tcp->cwnd_used &= seq_lt(in->ack, tcp->shared_ack.end);
   update_window(tcp, in);
   if (!tcp->sack && is_duplicate_ack(tcp, in, window)) {
     duplicate_ack(tcp, &result);

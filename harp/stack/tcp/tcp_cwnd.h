@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include "harp/stack/bytes.h"
-#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack_result.h"
@@ -31,14 +30,20 @@ void tcp_cwnd_on_repaired_loss(struct harp_tcp *tcp);
 /* The reaction to the last loss was spurious. */
 void tcp_cwnd_undo(struct harp_tcp *tcp);
 
-/* cwnd limits, or counts as the limit, for the data below end: its acknowledgements make cwnd grow
- * (RFC 7661, 4.3). */
-static inline void tcp_cwnd_limits(struct harp_tcp *tcp, uint32_t end)
+/* cwnd limits the sender: acknowledgements of the data in flight make it grow (RFC 7661, 4.3). */
+static inline void tcp_cwnd_limits(struct harp_tcp *tcp)
 {
-  if (!tcp->cwnd_limited || seq_gt(end, tcp->cwnd_end)) {
-    tcp->cwnd_end = end;
-  }
   tcp->cwnd_limited = true;
+  tcp->cwnd_end = tcp->snd.nxt;
+}
+
+/* The sender has less data than cwnd allows. In the first slow start between HARP hosts, cwnd stops
+ * growing at once, because many flows that begin together overfill queues (decision 0074). */
+static inline void tcp_cwnd_does_not_limit(struct harp_tcp *tcp)
+{
+  if (tcp->harp_peer && tcp->ssthresh == UINT32_MAX) {
+    tcp->cwnd_limited = false;
+  }
 }
 
 /* An acknowledgement advances SND.UNA outside fast recovery. */

@@ -88,7 +88,7 @@ static bool output_lost(struct harp_tcp *tcp)
     uint32_t room = tcp->cwnd > flight ? tcp->cwnd - flight : 0;
     uint32_t length = tcp->flight.lost_first->end - tcp->flight.lost_first->seq;
     if (room < HARP_MIN(tcp->snd.mss, length) && flight > 0) {
-      tcp_cwnd_limits(tcp, tcp->snd.nxt);
+      tcp_cwnd_limits(tcp);
       return true;
     }
     room = HARP_MAX(room - room % tcp->snd.mss, tcp->snd.mss);
@@ -125,7 +125,9 @@ static uint32_t send_room(struct harp_tcp *tcp)
   /* cwnd is also the limit while send_length delays data for a larger burst. */
   if (congestion < flow &&
       (congestion < tcp->snd.mss || congestion < tcp->snd.end - tcp->snd.nxt)) {
-    tcp_cwnd_limits(tcp, tcp->snd.nxt);
+    tcp_cwnd_limits(tcp);
+  } else {
+    tcp_cwnd_does_not_limit(tcp);
   }
   return HARP_MIN(congestion, flow);
 }

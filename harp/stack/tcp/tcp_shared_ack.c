@@ -4,7 +4,6 @@
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
 #include "harp/stack/stack_state.h"
-#include "harp/stack/tcp/tcp_cwnd.h"
 #include "harp/stack/tcp/tcp_times.h"
 
 /* Whether a quarter of the window stays free, and a full segment, because tcp_output.c sends no
@@ -15,14 +14,15 @@ static bool leaves_room(const struct harp_tcp *tcp, uint32_t outstanding, uint32
 }
 
 /* Whether both windows have room for these bytes and for later ones. The owner keeps a quarter of
- * cwnd free for shared ACKs, so cwnd never looks used up and would not grow. So it counts as the
- * limit until these bytes are acknowledged. */
+ * cwnd free for shared ACKs, so cwnd never looks used up and would not grow. cwnd_used makes it
+ * count as the limit until these bytes are acknowledged (RFC 7661, 4.3). */
 static bool window_has_room(struct harp_tcp *tcp, uint32_t bytes)
 {
   uint32_t outstanding = tcp->snd.end + bytes - tcp->snd.una;
   bool fits = leaves_room(tcp, outstanding, tcp->cwnd);
   if (!fits) {
-    tcp_cwnd_limits(tcp, tcp->snd.end + bytes);
+    tcp->cwnd_used = true;
+    tcp->shared_ack.begin = tcp->shared_ack.end = tcp->snd.end + bytes;
   }
   return fits && leaves_room(tcp, outstanding, tcp->snd.wnd);
 }
