@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import crash_at_each_step
 import pytest
 from guest import COMMAND_S, DATA, MANAGEMENT, ROOT, TEST_S, TWINS, Guest, build_dir
 
 from harp.setup.plan import CONF_DIR
 
 SUCCESS = "Set up HARP successfully"
-KILLED = Path(__file__).with_name("killed_anywhere.py")
+KILLED = Path(crash_at_each_step.__file__)
 pytestmark = pytest.mark.timeout(TEST_S)
 
 PYTHON = {"PYTHONPATH": str(ROOT), "HARP_BUILD_DIR": str(build_dir())}
@@ -23,7 +24,7 @@ PYTHON = {"PYTHONPATH": str(ROOT), "HARP_BUILD_DIR": str(build_dir())}
 
 def state(guest: Guest) -> Any:
     """All state that set-up may change, from the script's function."""
-    code = "import json, killed_anywhere; print(json.dumps(killed_anywhere.state()))"
+    code = "import json, crash_at_each_step; print(json.dumps(crash_at_each_step.state()))"
     path = f"{ROOT}:{KILLED.parent}"
     return json.loads(guest.check(sys.executable, "-c", code, env={**PYTHON, "PYTHONPATH": path}))
 
@@ -51,7 +52,7 @@ def test_setup_and_undo_of_dpdk_nic(guest: Guest) -> None:
     ]
     assert int(guest.read("/proc/sys/vm/nr_hugepages")) == 128
     assert not reaches_peer(guest)
-    assert ("no IOMMU here" in done.out) == (not guest.iommu)
+    assert ("this host has no IOMMU" in done.out) == (not guest.iommu)
 
     again = guest.run("harp-setup", "--yes")
     assert again.code == 0 and again.out.splitlines()[0] == "  nothing to change", str(again)
@@ -69,7 +70,7 @@ def test_default_route_nic_is_never_given_away(guest: Guest) -> None:
     assert state(guest) == before
 
 
-def test_setup_killed_anywhere_is_undone(guest: Guest) -> None:
+def test_setup_killed_at_each_step_is_undone(guest: Guest) -> None:
     args = ["setup", "apply", "--device", f"dpdk:{DATA.pci_id}"]
     done = guest.run(sys.executable, KILLED, *args, env=PYTHON, timeout=2 * COMMAND_S)
     assert done.code == 0, str(done)
