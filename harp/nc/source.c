@@ -26,8 +26,9 @@ static int from_options(struct nc_source *source, const struct nc_options *optio
   };
   char text[1024], error[HARP_CONFIG_ERROR_SIZE];
   size_t used = 0;
-  if (!options->address && !harp_config_has_scheme(options->device, "packet")) {
-    nc_fail("--device %s: only packet devices can share the kernel's address: give --address "
+  if (!options->address && !harp_config_has_scheme(options->device, "packet") &&
+      !harp_config_has_scheme(options->device, "xdp")) {
+    nc_fail("--device %s: only packet and xdp devices share the kernel's address: give --address "
             "A.B.C.D/N, too",
             options->device);
     return NC_USAGE;

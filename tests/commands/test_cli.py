@@ -78,6 +78,24 @@ def test_missing_compiled_module_names_harp_build(
     assert "build" in harp("--help").stdout
 
 
+@pytest.mark.parametrize(
+    "device, code, said",
+    [
+        ("xdp:none0", 1, "none0"),
+        (
+            "wire:/nowhere",
+            2,
+            "only packet and xdp devices share the kernel's address: give --address",
+        ),
+    ],
+)
+def test_netcat_shares_address_of_packet_and_xdp_devices(
+    device: str, code: int, said: str, harp: Any
+) -> None:
+    told = harp("nc", "--device", device, "10.0.0.1", "9", code=code).stderr
+    assert said in told and ("--address" in told) == device.startswith("wire"), told
+
+
 @pytest.mark.parametrize("option", ["-h", "--help"])
 @pytest.mark.parametrize("entry", ["setup_main", "run_main"])
 def test_other_entry_points_have_help(entry: str, option: str, harp: Any) -> None:
