@@ -167,7 +167,7 @@ def _check_file(path: Path) -> Iterator[Finding]:
     if is_on_interface(device) and here:
         yield from _check_interface(about, place, file.values)
         if scheme == "xdp":
-            yield from doctor_xdp.check(about, file.values, bool(holders))
+            yield from doctor_xdp.check(about, file.values, bool(holders), agent is not None)
     elif scheme == "dpdk":
         yield from doctor_dpdk.check(about, file.values)
     elif not agent:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Optional
 
 from harp import loader, nccl_plugin_path
-from harp.cli.agent import SOCKET
 from harp.cli.findings import Finding, fault, note, ok
 from harp.setup import host, nic_settings, xdp_features
 from harp.setup.host import CAP_BPF, CAP_IPC_LOCK, CAP_NET_ADMIN, CAP_SYS_ADMIN
@@ -163,14 +162,10 @@ def _check_program(about: str, name: str, in_use: bool) -> Iterator[Finding]:
         )
 
 
-def _has_agent() -> bool:
-    """Whether the node's agent opens the sockets, for which it has the privileges."""
-    return bool(os.environ.get("HARP_AGENT", SOCKET.exists()))
-
-
-def check(about: str, values: Values, in_use: bool) -> Iterator[Finding]:
+def check(about: str, values: Values, in_use: bool, agent: bool) -> Iterator[Finding]:
     """The findings for an xdp device; `about` is its file's name. in_use: a process has claimed
-    the file. Raises HostError or OSError."""
+    the file. agent: the node's agent opens the sockets, and has the privileges. Raises HostError
+    or OSError."""
     yield from _check_build(about)
     device = host.interface(place_of(values["device"][0]))
     if device is None:
@@ -181,6 +176,6 @@ def check(about: str, values: Values, in_use: bool) -> Iterator[Finding]:
     yield from _check_settings(about, device.name)
     yield from _check_vlans(about, device.name)
     yield from _check_program(about, device.name, in_use)
-    if not _has_agent():
+    if not agent:
         queues = nic_settings.value(device.name, "queues") or 1
         yield from _check_privileges(about, locked_mib(mtu, queues))

@@ -113,6 +113,17 @@ def test_node_with_an_agent_is_checked_as_well(
     assert has(found["ok"], "shares 10.77.0.1/24 of eth0")
 
 
+def test_xdp_device_of_an_agent_needs_no_privileges(
+    host: Host, start_agent: StartAgent, doctor: Doctor
+) -> None:
+    agent = start_agent(host)
+    limited = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    found = doctor(agent.socket, "xdp:eth0", *limited)
+    assert has(found["ok"], "the agent of this node opens xdp:eth0")
+    assert has(found["ok"], "shares 10.77.0.1/24 of eth0")  # the node's interface is checked, too
+    assert not has(found["fault"], "xdp devices need")
+
+
 # -- answers of other agents
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from pathlib import Path
 
@@ -56,8 +57,15 @@ def test_missing_capabilities_are_found(findings: Findings) -> None:
     faults = findings(*limited, f"--inh-caps={some}")["fault"]
     assert has(faults, "xdp devices need CAP_BPF; run as root, add the capabilities, or run harp")
     assert has(faults, "the sockets lock 8 MiB of memory, and this process may lock 1; raise")
-    asked = findings(*limited, f"--inh-caps={some}", HARP_AGENT="/run/harp/agent.sock")["fault"]
-    assert not has(asked, "CAP_BPF") and not has(asked, "lock")
+
+
+def test_agent_that_has_ended_gives_no_privileges(findings: Findings, tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ended:
+        ended.bind(str(path))
+    limited = ["setpriv", "--bounding-set=-all,+net_raw", "--inh-caps=-all,+net_raw"]
+    faults = findings(*limited, HARP_AGENT=str(path))["fault"]
+    assert has(faults, "xdp devices need CAP_NET_ADMIN and CAP_BPF")
 
 
 def test_program_of_another_owner_is_found(findings: Findings, host: Host) -> None:
