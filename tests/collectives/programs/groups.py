@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a group: made again in the same store, forked, waited for shortly.
+"""The life of a group: made again in the same store, forked, waited for shortly; a tag that is too
+large, and a message of more than 2 GiB.
 
 Usage: groups.py FOLDER. The store is a file there. Prints a line of JSON.
 """
@@ -66,6 +67,14 @@ def short_wait() -> bool:
     return work.wait(timedelta(milliseconds=1))
 
 
+def refused_tag() -> str:
+    try:
+        dist.send(torch.ones(1), 1 - RANK, tag=1 << 31)
+    except RuntimeError as error:
+        return str(error)
+    return "sent"
+
+
 def long_message() -> bool:
     tensor = torch.full((LONG,), 3 if RANK == 0 else 0, dtype=torch.uint8)
     if RANK == 0:
@@ -78,7 +87,8 @@ def long_message() -> bool:
 def main() -> None:
     told: dict[str, object] = {"made": made_again()}
     make()
-    told |= {"child": child_status(), "short wait": short_wait(), "long": long_message()}
+    told |= {"child": child_status(), "short wait": short_wait(), "tag": refused_tag()}
+    told |= {"long": long_message()}
     dist.barrier()
     print(json.dumps(told), flush=True)
     dist.destroy_process_group()
