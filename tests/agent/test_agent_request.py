@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_client import Opened, listening, opening
 
-from harp.agent.request import LIMIT, Listen, Open, Query, RequestError, parse
+from harp.agent.request import LIMIT, Device, Listen, Open, Query, Request, RequestError, parse
 
 EXAMPLES = 100_000 if os.environ.get("HARP_TEST_FULL") else 500
 LISTEN = listening(Opened([], 61000, 61511, 0))
@@ -23,6 +23,14 @@ GOOD: list[dict[str, Any]] = [
     LISTEN,
     {"version": 1, "op": "status"},
     {"version": 2, "op": "hello", "later": [1, {"a": None}]},
+]
+EXPECTED: list[Request] = [  # of GOOD
+    Open(Device("packet", "eth0"), 1, "kernel", "", 0, (0, 0)),
+    Open(Device("xdp", "eth0", ",mode=copy"), 8, "10.0.0.7", "02:00:00:00:00:01", 0, (0, 0)),
+    Open(Device("packet", "eth0"), 1, "kernel", "", 9000, (61000, 61100)),
+    Listen(Device("packet", "eth0"), (61000, 61511), 61000, 16),
+    Query("status"),
+    Query("hello"),
 ]
 
 scalars = st.one_of(
@@ -95,9 +103,9 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     check(data)
 
 
-@pytest.mark.parametrize("members", GOOD, ids=[str(number) for number in range(len(GOOD))])
-def test_good_requests_are_read(members: dict[str, Any]) -> None:
-    parse(json.dumps(members).encode())
+@pytest.mark.parametrize("number", range(len(GOOD)))
+def test_good_requests_are_read(number: int) -> None:
+    assert parse(json.dumps(GOOD[number]).encode()) == EXPECTED[number]
 
 
 def test_members_of_newer_versions_are_ignored() -> None:
