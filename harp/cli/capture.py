@@ -367,8 +367,10 @@ def capture(
     appear whole, and checksums that the device completes appear wrong.
 
     --host, --port, --flow and --direction select frames. A frame must fit each of
-    these options, and one of the values of a repeated option. For example, the frames
-    received on two flows of link 3: --flow 3.0 --flow 3.1 --direction in
+    these options, and one of the values of a repeated option. For example,
+    `--flow 3.0 --flow 3.1 --direction in` selects the frames received on two flows of
+    link 3.
+
     EXPRESSION selects further, as in tcpdump: 'tcp[tcpflags] & tcp-rst != 0'. It
     needs libpcap.
 

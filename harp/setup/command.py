@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harp setup`: plan, apply, status, undo."""
+"""`harp setup` and its subcommands: plan, apply, status, undo, restore, nics."""
 
 from __future__ import annotations
 
@@ -304,7 +304,9 @@ def setup(**options: Any) -> None:
     if context.invoked_subcommand:
         default = click.core.ParameterSource.DEFAULT
         if any(context.get_parameter_source(name) != default for name in options):
-            raise click.UsageError("put options after plan, apply, status or undo")
+            raise click.UsageError(
+                "put options after the subcommand: harp setup SUBCOMMAND OPTIONS"
+            )
         return
     requests, plan = _plan(options)
     if options["dry_run"] or not options["as_json"]:
