@@ -35,7 +35,7 @@ struct harp_stat_header {
   uint32_t version;
   uint32_t header_size;
   uint64_t file_size;
-  uint64_t start_ns; /* CLOCK_REALTIME */
+  uint64_t start_ns; /* CLOCK_REALTIME, when the file was made */
   uint32_t pid;      /* in the process's own PID namespace; often 1 in a container */
   uint32_t uid;      /* for old readers; new ones use the file's owner */
   uint32_t instances;

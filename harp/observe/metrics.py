@@ -118,7 +118,9 @@ def _info(processes: Sequence[Process]) -> Family:
 
 def _start(processes: Sequence[Process]) -> Family:
     start = Family(
-        "harp_process_start_time_seconds", "gauge", "When the process began, since the epoch."
+        "harp_process_start_time_seconds",
+        "gauge",
+        "When the process opened this NIC, since the epoch.",
     )
     for process in processes:
         start.add(round(process.started, 3), **_identity(process))

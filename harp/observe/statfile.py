@@ -125,9 +125,9 @@ class Process:
     pids are not unique across containers. `process_id` is a random number, too, and is equal for
     all NICs of a process. `rank` is its rank in the job, None if unknown; `world_size` the number
     of ranks, 0 if unknown; `job` the job's name and `gpu` a PCI id, "" if unknown; `uid` the file's
-    owner, or the user who runs the process if its descriptor led to the file; `started` in seconds
-    since the epoch; `instances` has the counters of each instance by name. A renamed counter has
-    its old name, too."""
+    owner, or the user who runs the process if its descriptor led to the file; `started`: when the
+    process opened the NIC, in seconds since the epoch; `instances` has the counters of each
+    instance by name. A renamed counter has its old name, too."""
 
     path: str
     id: str
