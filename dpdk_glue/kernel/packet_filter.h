@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The classic BPF programs of the packet port. They select the frames that a socket receives and
- * the queue of each frame.
+ * The classic BPF programs of packet sockets and of silent listeners. They select the frames that a
+ * socket receives, and the queue of each frame.
  */
 #ifndef HARP_DPDK_GLUE_PACKET_FILTER_H
 #define HARP_DPDK_GLUE_PACKET_FILTER_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Local TCP ports of a packet port.
+ * Local TCP ports of a packet or xdp port.
  *
  * On its own address HARP assigns every port. On a shared address HARP must reserve each port from
  * the kernel: a listening socket holds it and drops every packet, so that the kernel does not
  * answer (silent_listeners.h). HARP reserves ports in blocks, because every block changes the
- * filter of the packet sockets.
+ * filters of the port's packet sockets.
  *
  * No lock: the caller must serialize reserve and release.
  */

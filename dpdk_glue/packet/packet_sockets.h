@@ -2,7 +2,7 @@
 /*
  * The AF_PACKET sockets of a packet port, and what HARP must know of their interface. Everything
  * that needs a privilege, or the interface's network namespace, is here. The node's agent runs the
- * same code for a process that has neither (dpdk_glue/agent/agent_open.c).
+ * same code for a process that has neither (harp/agent/open_packet.c).
  *
  * No lock: one call at a time for each object.
  */

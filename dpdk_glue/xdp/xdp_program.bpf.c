@@ -5,8 +5,9 @@
  * that HARP holds. It passes every other frame to the kernel, also one with IPv4 options, which no
  * host of HARP sends: an offset that varies would need CAP_PERFMON.
  *
- * clang compiles it for the BPF machine, and xdp_program.py makes a C header of the result. The
- * three maps are symbols without a definition; xdp_steering.c puts their descriptors in.
+ * clang compiles it for the BPF machine, and xdp_program.py makes the C file xdp_program_code.c of
+ * the result. The three maps are symbols without a definition; xdp_steering.c puts their
+ * descriptors in.
  */
 #include <linux/bpf.h>
 
