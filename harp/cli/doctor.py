@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from harp import _tables, loader, nccl_plugin_path
+from harp.api_versions import APIS
 from harp.cli import doctor_agent, doctor_dpdk, doctor_ranks, doctor_xdp, env
 from harp.cli.findings import Finding, fault, note, ok
 from harp.observe import statfile
@@ -23,7 +24,6 @@ from harp.setup.plan import conf_dir, conf_files, run_dir
 from harp.setup.request import is_on_interface, place_of, scheme_of
 from harp.setup.steps import StepError
 
-APIS = range(4, 13)  # versions of NCCL's net interface
 ROOM = 2 << 20  # bytes in the run folder, for statistics and a trace
 
 

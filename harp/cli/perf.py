@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional
 import click
 
 from harp import paths
+from harp.api_versions import APIS
 from harp.check import launcher
 from harp.cli import perf_html
 from harp.cli.perf_runs import HostRanks, rendezvous_at, run_program
@@ -166,7 +167,10 @@ _PASSED_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("--api",),
-        {"type": click.IntRange(4, 12), "help": "Version of its interface [its highest]."},
+        {
+            "type": click.IntRange(APIS[0], APIS[-1]),
+            "help": "Version of its interface [its highest].",
+        },
     ),
     (
         ("--flows",),

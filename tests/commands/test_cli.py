@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harp import _tables
+from harp.api_versions import APIS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,6 +77,11 @@ def test_missing_compiled_module_names_harp_build(
     monkeypatch.setenv("HARP_BUILD_DIR", str(tmp_path))
     assert "build it with: harp build" in harp("doctor", code=1).stderr
     assert "build" in harp("--help").stdout
+
+
+def test_versions_are_those_of_the_measuring_programs() -> None:
+    header = (ROOT / "harp/bench/netapi.h").read_text()
+    assert f"NETAPI_FIRST = {APIS[0]}, NETAPI_LAST = {APIS[-1]}," in header
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ import pytest
 from faulty_wire import impair, start
 from pairs import SHORT_TIMEOUT_MS, TIMEOUT_MS, Pair, Ranks, Side, Transport
 
-from harp import paths
+from harp import api_versions, paths
 from tools.hosts.ranks import remove_wire
 
 __all__ = ["impair", "start"]
@@ -38,7 +38,8 @@ __all__ = ["impair", "start"]
 # HARP_TEST_TRANSPORTS=wire and HARP_TEST_APIS=4,12: shorter lists, for builds that are slow.
 ALL_TRANSPORTS = "kernel,wire,flows,packet,xdp,ethdev"
 TRANSPORTS = tuple(os.environ.get("HARP_TEST_TRANSPORTS", ALL_TRANSPORTS).split(","))
-APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,5,6,7,8,9,10,11,12").split(",")))
+SOME_APIS = os.environ.get("HARP_TEST_APIS")
+APIS = tuple(map(int, SOME_APIS.split(","))) if SOME_APIS else tuple(api_versions.APIS)
 IN_ROUNDS = ("test_repeated_reload_leaks_nothing", "test_deregistered_memory_is_not_read_by_late")
 # Transports for which a few versions are enough; HARP_TEST_FULL=1: all versions for some of them.
 FEW_APIS: dict[str, tuple[int, ...]] = {"flows": (12,), "xdp": (12,), "ethdev": (4, 12)}

@@ -16,6 +16,7 @@ import pytest
 from plugin_peer import Peer, PeerFailure, end_all
 
 from harp import paths
+from harp.api_versions import APIS
 from tools.hosts.lab import Host as LabHost
 from tools.hosts.lab import Lab
 from tools.hosts.lab_fixtures import lab
@@ -23,7 +24,6 @@ from tools.hosts.ranks import remove_wire
 
 __all__ = ["lab"]
 
-APIS = (4, 5, 6, 7, 8, 9, 10, 11, 12)
 RANKS = 8
 REPEATS = (pytest.mark.slow, pytest.mark.sanitized)  # left out by tools/test --fast
 # The NICs' speeds in the files (0: none) and in sysfs, Mbit/s.
