@@ -32,7 +32,7 @@ from harp.agent.request import LIMIT, VERSION, Device, Listen, Open, Query, Requ
 LOG = logging.getLogger("harp.agent")
 OPENERS = 4  # that run at a time
 OPEN_S = 10.0
-SILENCE_S = 10.0  # until a client must have sent its first request
+SILENCE_S = 10.0  # longest silence of a client without a grant
 SWEEP_S = 5.0  # between two looks for grants that are over
 SETTLE_S = 0.2  # until the kernel has closed the sockets of a process that ends
 BACKLOG = 256
