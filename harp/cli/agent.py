@@ -220,8 +220,8 @@ def agent(
     port_quota: int,
     user: str,
 ) -> None:
-    """Opens packet and xdp devices of this node for jobs that have no privilege, also in pods with
-    a network namespace of their own. Runs in the foreground and logs to standard error."""
+    """Open packet and xdp devices of this node for jobs that have no privilege, also in pods with
+    a network namespace of their own. Run in the foreground, and log to standard error."""
     if context.invoked_subcommand:
         return
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

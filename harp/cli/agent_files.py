@@ -27,5 +27,5 @@ def text(name: str) -> str:
 @click.command()
 @click.argument("name", type=click.Choice(NAMES))
 def file(name: str) -> None:
-    """Prints a file that runs the agent as a service, or that restricts what jobs may send."""
+    """Print a file that runs the agent as a service, or that restricts what jobs may send."""
     click.echo(text(name), nl=False)

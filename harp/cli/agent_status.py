@@ -40,7 +40,7 @@ def _lines(state: dict[str, Any], path: Path) -> Iterator[str]:
 )
 @click.pass_context
 def status(context: click.Context, wants_json: bool, wants_prometheus: bool) -> None:
-    """Shows what the agent has granted to which process, and what it has counted."""
+    """Show what the agent has granted to which process, and what it has counted."""
     assert context.parent
     path: Path = context.parent.params["socket_path"]
     if wants_json and wants_prometheus:

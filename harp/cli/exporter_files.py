@@ -20,6 +20,6 @@ def text(name: str) -> str:
 @click.command()
 @click.argument("name", type=click.Choice(NAMES))
 def file(name: str) -> None:
-    """Prints a unit of systemd, Prometheus' scrape configuration and alert rules, or a dashboard
+    """Print a unit of systemd, Prometheus' scrape configuration and alert rules, or a dashboard
     for Grafana."""
     click.echo(text(name), nl=False)

@@ -15,7 +15,7 @@ import fuzzers
 NAMES = [*sorted(fuzzers.TARGETS), "readers"]
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("targets", nargs=-1, type=click.Choice(NAMES))
 @click.option("--minutes", default=1.0, show_default=True, help="For each target.")
 @click.option("--jobs", default=2, show_default=True, help="Fuzzers that run at once.")
@@ -55,4 +55,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="tools/fuzz")

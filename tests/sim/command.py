@@ -143,4 +143,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="tools/sim")

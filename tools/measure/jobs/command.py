@@ -39,4 +39,4 @@ for job in JOBS:
     main.add_command(job)
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="tools/jobs")
