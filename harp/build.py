@@ -31,12 +31,30 @@ def _run(command: list[str]) -> None:
         raise click.ClickException(f"{' '.join(command)} failed; see its output above")
 
 
+def _options(buildtype: str, sanitize: bool) -> list[str]:
+    """Options of meson, the same for a new folder and for one that exists."""
+    sanitizers = "address,undefined" if sanitize else "none"
+    return [
+        f"-Dbuildtype={buildtype}",
+        f"-Db_sanitize={sanitizers}",
+        f"-Db_lundef={'false' if sanitize else 'true'}",
+    ]
+
+
+def _are_given(*names: str) -> bool:
+    """Whether the command line has one of these options."""
+    context = click.get_current_context()
+    default = click.core.ParameterSource.DEFAULT
+    return any(context.get_parameter_source(name) != default for name in names)
+
+
 @click.command()
 @click.option(
     "--buildtype",
     type=click.Choice(["release", "debugoptimized", "debug"]),
     default="release",
     show_default=True,
+    help="How the compiler optimizes.",
 )
 @click.option("--sanitize", is_flag=True, help="Add the address and undefined sanitizers.")
 def build(buildtype: str, sanitize: bool) -> None:
@@ -51,9 +69,8 @@ def build(buildtype: str, sanitize: bool) -> None:
         raise click.ClickException(f"{installed}; build in a checkout") from installed
     source = Path(paths.PACKAGE).parent
     if not (folder / "build.ninja").is_file():
-        options = [f"-Dbuildtype={buildtype}"]
-        if sanitize:
-            options += ["-Db_sanitize=address,undefined", "-Db_lundef=false"]
-        _run([*meson(), "setup", *options, str(folder), str(source)])
+        _run([*meson(), "setup", *_options(buildtype, sanitize), str(folder), str(source)])
+    elif _are_given("buildtype", "sanitize"):
+        _run([*meson(), "configure", *_options(buildtype, sanitize), str(folder)])
     _run([*meson(), "compile", "-C", str(folder)])
     click.echo(f"built in {folder}")
