@@ -24,8 +24,8 @@ _DEFAULT = (
     "/usr/lib",
 )
 
-# A text that only HARP's plugin contains, and the error message of a build without DPDK
-# (dpdk_glue/dpdk/ethdev_absent.c).
+# Texts in plugins. _MARK is in every plugin of HARP's and in no other. The others are error
+# messages of builds without DPDK or XDP (ethdev_absent.c, xdp_absent.c).
 _MARK = b"HARP_CONF_DIR"
 _NO_DPDK = b"this HARP was built without DPDK"
 _NO_XDP = b"this HARP was built without XDP"
@@ -75,7 +75,7 @@ def is_harp(path: Path) -> bool:
     return _holds(path, _MARK)
 
 
-def are_harps(content: bytes) -> bool:
+def holds_harp(content: bytes) -> bool:
     """Whether these are the bytes of HARP's plugin."""
     return _MARK in content
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the agent has given to which process.
 
-A grant belongs to one open port of a process. On the kernel's address it has a block of local TCP
-ports, because the socket's filter lets the job see all frames of these ports. On an address of its
-own it has the address.
+A grant belongs to one device that a process has opened. On the kernel's address it has a block of
+local TCP ports, because the socket's filter lets the job see all frames of these ports. On an
+address of its own it has the address.
 
 A grant lasts as long as a socket that the agent has passed for it, whoever holds that socket now: a
 process could give it to another one and end. The kernel lists all packet sockets. A grant of an xdp

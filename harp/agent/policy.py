@@ -22,7 +22,7 @@ class Policy:
     allow: users (name or number) and groups (@name or @number). Root may always ask.
     devices: interfaces; empty: all.
     addresses: networks in which a job may have an address of its own; empty: none.
-    quota: ports that the processes of one user may have open at a time.
+    quota: devices that the processes of one user may have open at a time.
     port_quota: local TCP ports that they may have on one interface at a time.
     """
 
@@ -77,7 +77,7 @@ class Policy:
         )
 
     def check_quota(self, uid: int, used: int) -> None:
-        """Raises Denied if a user already has all the ports that it may have."""
+        """Raises Denied if a user already has all the devices that it may have."""
         if used >= self.quota:
             raise Denied(
                 f"user {self.accounts.user(uid)} has {used} devices open, which is its quota; end "

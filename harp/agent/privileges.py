@@ -21,8 +21,8 @@ from harp.agent.accounts import overflow_uid
 
 CAPABILITIES = ("net_raw", "net_admin", "bpf")
 DESCRIPTORS = 8192
-LOCKING = "ipc_lock"
-_TO_BECOME = ("setgid", "setuid", "setpcap")
+MEMORY_LOCK = "ipc_lock"
+_TO_CHANGE_USER = ("setgid", "setuid", "setpcap")
 _BITS = {
     "setgid": 6, "setuid": 7, "setpcap": 8, "net_admin": 12, "net_raw": 13, "ipc_lock": 14,
     "bpf": 39,
@@ -41,27 +41,27 @@ def _effective() -> int:
     return 0
 
 
-def missing() -> list[str]:
+def missing_capabilities() -> list[str]:
     """The needed capabilities that this process does not have."""
     return [name for name in CAPABILITIES if not _effective() >> _BITS[name] & 1]
 
 
-def no_way_to_become() -> list[str]:
+def missing_to_change_user() -> list[str]:
     """The capabilities that root lacks to become the agent's user with CAPABILITIES only."""
-    names = (*CAPABILITIES, *_TO_BECOME)
+    names = (*CAPABILITIES, *_TO_CHANGE_USER)
     return [name for name in names if not _effective() >> _BITS[name] & 1]
 
 
-def has_more() -> bool:
+def has_needless_capabilities() -> bool:
     """Whether this process has capabilities that the agent does not need."""
-    needed = (*CAPABILITIES, LOCKING)
+    needed = (*CAPABILITIES, MEMORY_LOCK)
     return bool(_effective() & ~sum(1 << _BITS[name] for name in needed))
 
 
 def may_lock_memory() -> bool:
     """Whether this process may lock as much memory as it wants, as xdp devices do."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return limit == resource.RLIM_INFINITY or bool(_effective() >> _BITS[LOCKING] & 1)
+    return limit == resource.RLIM_INFINITY or bool(_effective() >> _BITS[MEMORY_LOCK] & 1)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def become(user: User, command: Sequence[str]) -> None:
         raise PrivilegeError("setpriv is missing; install util-linux")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, most), most))
-    names = CAPABILITIES if _raise_memory_limit() else (*CAPABILITIES, LOCKING)
+    names = CAPABILITIES if _raise_memory_limit() else (*CAPABILITIES, MEMORY_LOCK)
     kept = ",".join(["-all", *(f"+{name}" for name in names)])
     args = [program, *user.setpriv_options()]
     args += [f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}"]

@@ -53,8 +53,8 @@ class Device:
 
 @dataclass(frozen=True)
 class Open:
-    """Asks for the sockets of a port. `ports` is (0, 0) for any. `address` is "kernel", or one of
-    HARP's own."""
+    """Asks for the sockets of a device. `ports` is (0, 0) for any local ports. `address` is
+    "kernel", or one of HARP's own."""
 
     device: Device
     queues: int

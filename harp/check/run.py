@@ -50,8 +50,9 @@ class Outcome:
     releases: list[str] = field(default_factory=list)
     alone: Rates = field(default_factory=dict)
     together: Rates = field(default_factory=dict)
-    beside: Rates = field(default_factory=dict)  # of good pairs, in one round beside suspects
-    usual: list[float] = field(default_factory=list)  # all of these
+    # Rates of good pairs, measured in the same round as suspects; emptied after each round.
+    reference_rates: Rates = field(default_factory=dict)
+    all_reference_rates: list[float] = field(default_factory=list)  # those of all rounds
     trips_us: Rates = field(default_factory=dict)
     broken: dict[tuple[int, int], str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -301,16 +302,16 @@ class Check:
             both = self._rendezvous.step("", lambda _: self._suspects(begun))
             if not both["suspects"]:
                 return
-            for name, into in (("suspects", out.alone), ("references", out.beside)):
+            for name, into in (("suspects", out.alone), ("references", out.reference_rates)):
                 pairs = [(a, b) for a, b in both[name]]
                 slots = tournament.again(pairs, self._plan["host_of"])
                 self._phase(f"suspects again ({number + 1})", slots, slow.ROUND_S, into)
-            self._rendezvous.step("", self._take_beside)
+            self._rendezvous.step("", self._take_references)
 
     def _suspects(self, begun: float) -> dict[str, list[tuple[int, int]]]:
         out = self.outcome
         places = self._places()
-        found = slow.suspects(out.alone, places, out.usual)
+        found = slow.suspects(out.alone, places, out.all_reference_rates)
         if time.monotonic() - begun > slow.AGAIN_S:
             found = []
         return {
@@ -318,9 +319,9 @@ class Check:
             "references": slow.references(out.alone, places, len(found)),
         }
 
-    def _take_beside(self, _: list[Any]) -> None:
-        self.outcome.usual += self.outcome.beside.values()
-        self.outcome.beside.clear()
+    def _take_references(self, _: list[Any]) -> None:
+        self.outcome.all_reference_rates += self.outcome.reference_rates.values()
+        self.outcome.reference_rates.clear()
 
     def _willing(self, said: list[Any]) -> list[int]:
         return [rank for rank, has in enumerate(said) if has]
@@ -384,7 +385,7 @@ class Check:
     def _decide_end(self, _: list[Any]) -> bool:
         out = self.outcome
         self._judge_broken(measure.STALLED)
-        out.findings += slow.judge(out.hosts, out.alone, self._places(), out.usual)
+        out.findings += slow.judge(out.hosts, out.alone, self._places(), out.all_reference_rates)
         out.findings += slow.far(out.hosts, out.trips_us, self._places())
         place = self._rendezvous.place
         lost = self._rendezvous.lost

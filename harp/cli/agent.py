@@ -133,7 +133,7 @@ async def _serve(agent: Agent, listener: socket.socket, begins: list[str]) -> No
 
 
 def _run(socket_path: Path, policy: Policy, ports: Ports) -> None:
-    _check_capabilities(privileges.missing())
+    _check_capabilities(privileges.missing_capabilities())
     _check_ports(ports)
     try:
         grants = Grants(socket_path.with_suffix(".grants"))
@@ -227,9 +227,11 @@ def agent(
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         policy = Policy(allow, device, address, quota, port_quota)
-        if os.geteuid() == 0 and (user not in ("root", "0") or privileges.has_more()):
+        if os.geteuid() == 0 and (
+            user not in ("root", "0") or privileges.has_needless_capabilities()
+        ):
             found = privileges.User.find(user)
-            _check_capabilities(privileges.no_way_to_become())
+            _check_capabilities(privileges.missing_to_change_user())
             privileges.prepare_folder(socket_path.parent, found)
             privileges.become(found, [sys.executable, "-m", "harp", *sys.argv[1:]])
     except (UnknownName, privileges.PrivilegeError, OSError) as failed:

@@ -104,7 +104,7 @@ def _is_harp(path: Path, known: Known) -> bool:
         status = os.fstat(fd)
         key = (status.st_dev, status.st_ino)
         if key not in known:
-            known[key] = loader.are_harps(foreign.read_fd(path, fd, LARGEST_LIBRARY))
+            known[key] = loader.holds_harp(foreign.read_fd(path, fd, LARGEST_LIBRARY))
         return known[key]
     finally:
         os.close(fd)

@@ -203,7 +203,7 @@ def test_daemonset_runs_the_agent() -> None:
     options = parses(container["args"])
     assert chown["command"][1] == f"{options['user']}:{options['user']}"
     given = {name.lower() for name in container["securityContext"]["capabilities"]["add"]}
-    needed = {*privileges.CAPABILITIES, privileges.LOCKING}
+    needed = {*privileges.CAPABILITIES, privileges.MEMORY_LOCK}
     assert given == needed | {"setuid", "setgid", "setpcap"}
     (volume,), (mount,) = pod["volumes"], container["volumeMounts"]
     folder = str(options["socket_path"].parent)
