@@ -238,7 +238,7 @@ def _show_trace(
     except LookupError as missing:
         raise click.ClickException(str(missing.args[0])) from missing
     if wants_json:
-        click.echo(json.dumps({"schema": "harp.observe.trace/1", **asdict(found)}))
+        click.echo(json.dumps({"schema": "harp.trace/1", **asdict(found)}))
         return
     for line in trace_lines(found, hidden, explain):
         click.echo(line)
