@@ -47,7 +47,7 @@ def kernel_plugin_path() -> Path:
 
 
 def perf_program() -> Path:
-    """The loop of `harp perf`."""
+    """The C program that `harp perf` runs."""
     return _find("harp/bench/harp-perf", "harp-perf")
 
 

@@ -19,8 +19,8 @@ R_BPF_64_64 = 1
 
 
 def read(path: Path) -> tuple[list[int], list[tuple[int, str]]]:
-    """The program's instructions, and (index of an instruction, its map). ValueError: the object
-    has more than one program and its maps."""
+    """The program's instructions, and (index of an instruction, its map). Raises ValueError if the
+    object has a function of its own, or refers to something that is no map."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         code = elf.get_section_by_name("xdp").data()
@@ -32,7 +32,7 @@ def read(path: Path) -> tuple[list[int], list[tuple[int, str]]]:
             if relocation["r_info_type"] != R_BPF_64_64 or name not in MAPS:
                 raise ValueError(f"{path}: the program may use only maps, not {name}")
             places.append((relocation["r_offset"] // INSTRUCTION, name))
-        if any(len(elf.get_section_by_name(name).data()) for name in (".text",)):
+        if elf.get_section_by_name(".text").data():
             raise ValueError(f"{path}: a function was not inlined")
     words = [
         int.from_bytes(code[at : at + INSTRUCTION], "little")

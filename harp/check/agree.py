@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the hosts' facts: a job that only some of its hosts can run never half starts."""
+"""Compares the hosts' facts. NCCL ends a job that only some of its hosts can run over HARP, so this
+is found before the job."""
 
 from __future__ import annotations
 

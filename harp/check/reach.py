@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the kernels of two hosts reach each other by TCP, as NCCL's bootstrap needs it.
 
-The answers tell firewalls apart. A connection is answered; or it is reset, which a firewall does
-that rejects; or it is swallowed, which a firewall does that drops.
+A connection is answered, reset or swallowed. A firewall that rejects resets it. A firewall that
+drops swallows it.
 """
 
 from __future__ import annotations

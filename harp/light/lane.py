@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import torch
 
 Job = tuple[Callable[[], torch.Tensor], Any]
-END_S = 0.5  # seconds
+END_S = 0.5  # longest wait for a thread at exit, seconds
 
 
 def _carry_out(jobs: SimpleQueue[Optional[Job]], cycle_s: float) -> None:

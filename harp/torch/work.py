@@ -17,7 +17,7 @@ from harp.torch import library as lib
 
 # A thread in C handles no signal, so it returns to Python this often for Ctrl-C.
 _LOOK_MS = 500
-END_S = 10.0  # of threads, at most
+END_S = 10.0  # longest wait of end() for its threads, seconds
 
 
 class Operation:
@@ -158,7 +158,7 @@ class Completer:
     def __init__(self) -> None:
         self._jobs: "queue.SimpleQueue[Optional[tuple[HarpWork, Any]]]" = queue.SimpleQueue()
         self._threads: set[threading.Thread] = set()
-        # Threads that no entry of the queue is for. Negative: entries that no thread is for yet.
+        # Idle threads minus waiting jobs. Below zero: so many jobs wait for a busy thread.
         self._idle = 0
         self._ended = False
         # A signal's handler may end the group while its thread has the lock.
@@ -175,9 +175,10 @@ class Completer:
         self._jobs.put((work, future))
 
     def _start(self) -> None:
-        """Starts a thread, without the lock: a signal's handler may end the group meanwhile, and
-        then waits for threads that need the lock. A busy thread is enough if none can start. It
-        is not for its own callback, which may wait for the future, nor after the end."""
+        """Starts a thread. The lock is free meanwhile: a signal's handler may end the group, and
+        then waits for threads that need the lock. If no thread can start, a busy one takes the
+        job later. Raises RuntimeError if none is busy, after the end, or in a callback, which may
+        wait for its own job."""
         thread = threading.Thread(target=self._run, name="harp-futures", daemon=True)
         try:
             thread.start()
