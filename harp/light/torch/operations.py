@@ -39,7 +39,11 @@ def allreduce_(
     compression: Compression = Compression.none,
     op: Any = None,
 ) -> torch.Tensor:
-    """Averages a tensor over all ranks, in place. The name is only for Horovod's programs."""
+    """Averages a tensor over all ranks, or sums it with op=Sum, in place. It blocks.
+
+    name: unused, for Horovod's programs. Raises TypeError for an average of integers, ValueError
+    for other operations, and RuntimeError before init or from the collective.
+    """
     flat = tensor.detach().reshape(-1)
     by_average = averages(op, average)
     if by_average and not (flat.is_floating_point() or flat.is_complex()):
@@ -58,12 +62,14 @@ def allreduce(
     compression: Compression = Compression.none,
     op: Any = None,
 ) -> torch.Tensor:
-    """The average of a tensor over all ranks, or its sum. The argument keeps its value."""
+    """The average of a tensor over all ranks, or its sum. The argument keeps its value. Raises
+    what allreduce_ raises."""
     return allreduce_(tensor.detach().clone(), average, name, compression, op)
 
 
 def allgather(tensor: torch.Tensor, name: Optional[str] = None) -> torch.Tensor:
-    """The tensors of all ranks one behind the other. They may differ in the first dimension."""
+    """The tensors of all ranks one behind the other. They may differ in the first dimension. Raises
+    ValueError before init, and RuntimeError from the collective, as all functions below do."""
     here = tensor.detach().contiguous()
     rows = torch.tensor([here.shape[0]], device=here.device)
     all_rows = rows.new_empty(job.size())
