@@ -27,7 +27,7 @@ void harp_local_ports_init(struct harp_local_ports *ports, uint16_t first, uint1
 
 static uint64_t bit(unsigned local) { return UINT64_C(1) << (local % 64); }
 
-bool harp_local_ports_taken(const struct harp_local_ports *ports, uint16_t local)
+static bool is_taken(const struct harp_local_ports *ports, uint16_t local)
 {
   return ports->taken[local / 64] & bit(local);
 }
@@ -125,7 +125,7 @@ static int take_wanted(struct harp_local_ports *ports, unsigned queue, unsigned 
   if ((ports->strict && outside) || wanted % queues != queue) {
     return -EADDRNOTAVAIL;
   }
-  return harp_local_ports_taken(ports, wanted) ? -EADDRINUSE : 0;
+  return is_taken(ports, wanted) ? -EADDRINUSE : 0;
 }
 
 int harp_local_ports_take(struct harp_local_ports *ports, unsigned queue, unsigned queues,
@@ -156,7 +156,7 @@ void harp_local_ports_add(struct harp_local_ports *ports, uint16_t local)
 
 void harp_local_ports_give(struct harp_local_ports *ports, uint16_t local)
 {
-  if (!local || !harp_local_ports_taken(ports, local)) {
+  if (!local || !is_taken(ports, local)) {
     return;
   }
   harp_local_ports_add(ports, local);

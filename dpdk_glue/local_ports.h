@@ -38,8 +38,6 @@ void harp_local_ports_give(struct harp_local_ports *ports, uint16_t local);
 /* Makes a port available that was never used, so it does not have to rest. */
 void harp_local_ports_add(struct harp_local_ports *ports, uint16_t local);
 
-bool harp_local_ports_taken(const struct harp_local_ports *ports, uint16_t local);
-
 /* Marks every port taken. harp_local_ports_add makes single ones available. */
 void harp_local_ports_take_all(struct harp_local_ports *ports);
 

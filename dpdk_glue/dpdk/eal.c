@@ -240,8 +240,6 @@ int harp_eal_start(const struct harp_eal_request *request, char *error)
 
 const char *harp_eal_memory(void) { return eal.memory; }
 
-bool harp_eal_has_hugepages(void) { return eal.huge; }
-
 uint32_t harp_eal_mib(void) { return eal.mib; }
 
 /* --- The thread --- */

@@ -24,7 +24,6 @@ int harp_eal_start(const struct harp_eal_request *request, char *error);
 
 /* Describes EAL's memory in one clause. */
 const char *harp_eal_memory(void);
-bool harp_eal_has_hugepages(void);
 /* MiB that EAL maps at least for a device behind an IOMMU. */
 uint32_t harp_eal_mib(void);
 

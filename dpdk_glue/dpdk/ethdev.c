@@ -82,7 +82,7 @@ static void restart(void *argument)
 }
 
 /* The device reads nothing after the close, and its driver has freed all buffers. */
-int harp_ethdev_reset(struct ethdev_port *ethdev)
+void harp_ethdev_reset(struct ethdev_port *ethdev)
 {
   take_gates(ethdev);
   if (harp_eal_thread(restart, ethdev) < 0) {
@@ -90,7 +90,6 @@ int harp_ethdev_reset(struct ethdev_port *ethdev)
     atomic_store(&ethdev->gone, true);
   }
   leave_gates(ethdev);
-  return 0;
 }
 
 /* --- Opening and closing --- */

@@ -116,17 +116,14 @@ void harp_ethdev_flush(struct harp_port *port, unsigned queue);
 int harp_ethdev_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us);
 
 /* Closes the device and opens it again, so that it holds no application memory. Marks the
- * device as gone if that fails. The poller of any queue may call it without holding a gate. Returns
- * 0. */
-int harp_ethdev_reset(struct ethdev_port *ethdev);
+ * device as gone if that fails. The poller of any queue may call it without holding a gate. */
+void harp_ethdev_reset(struct ethdev_port *ethdev);
 
 /* Free all buffers that a queue holds. */
 void harp_ethdev_rx_drop(struct ethdev_queue *queue);
 void harp_ethdev_tx_drop(struct ethdev_queue *queue);
 /* Tells whether frames wait for the queue. Only its poller may call it. */
 bool harp_ethdev_rx_waits(struct ethdev_port *ethdev, struct ethdev_queue *queue);
-/* Wakes the queue's poller if it sleeps. */
-void harp_ethdev_wake(struct ethdev_queue *queue);
 
 static inline struct ethdev_port *harp_ethdev_of(struct harp_port *port)
 {

@@ -58,7 +58,8 @@ void harp_ethdev_rx_drop(struct ethdev_queue *queue)
 
 /* --- Frames of other queues --- */
 
-void harp_ethdev_wake(struct ethdev_queue *queue)
+/* Wakes the queue's poller if it sleeps. */
+static void wake(struct ethdev_queue *queue)
 {
   const struct itimerspec now = {.it_value.tv_nsec = 1};
   if (atomic_load_explicit(&queue->asleep, memory_order_relaxed)) {
@@ -76,7 +77,7 @@ static void hand_over(struct ethdev_port *ethdev, struct ethdev_queue *from, uns
     return;
   }
   from->counts.rx_handed++;
-  harp_ethdev_wake(queue);
+  wake(queue);
 }
 
 /* Keeps the queue's own frames in order and passes the others to their queues. */

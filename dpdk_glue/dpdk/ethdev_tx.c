@@ -324,7 +324,8 @@ int harp_ethdev_reclaim(struct harp_port *port, unsigned number, uint32_t timeou
     kick_tx(ethdev, queue);
     if (rte_get_timer_cycles() >= end) {
       queue->counts.resets++;
-      return harp_ethdev_reset(ethdev);
+      harp_ethdev_reset(ethdev);
+      return 0;
     }
     rte_delay_us_sleep(PAUSE_US);
   }

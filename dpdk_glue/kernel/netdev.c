@@ -259,7 +259,9 @@ int harp_netdev_read(const char *scheme, const char *name, struct harp_netdev *d
   return 0;
 }
 
-bool harp_netdev_is_local(uint32_t address)
+/* Returns true if the address belongs to this host (`ip route get` prints "local"). address:
+ * network order. */
+static bool is_local(uint32_t address)
 {
   struct {
     struct nlmsghdr header;
@@ -454,7 +456,7 @@ static int check_address(const char *scheme, const char *name, const struct harp
                           "mac, or set address = A.B.C.D/N",
                           scheme, name);
   }
-  if (config->address && harp_netdev_is_local(config->address)) {
+  if (config->address && is_local(config->address)) {
     return harp_port_fail(error, -EADDRINUSE,
                           "%s:%s: the kernel already uses the address %s; "
                           "set address = kernel to share it, or choose one that ip route get does "

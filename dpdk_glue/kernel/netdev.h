@@ -42,10 +42,6 @@ bool harp_netdev_own_mac(const struct harp_netdev *device, const struct harp_por
 void harp_netdev_describe(const struct harp_netdev *device, const struct harp_port_config *config,
                           struct harp_port_info *info);
 
-/* Returns true if the address belongs to this host (`ip route get` prints "local"). address:
- * network order. */
-bool harp_netdev_is_local(uint32_t address);
-
 /* Stores up to max indexes of other interfaces that are in the interface's subnet and answer ARP
  * for its address (sysctl arp_ignore = 0). Peers may send its frames to them. Returns their
  * number. */

@@ -41,15 +41,6 @@ def of_host(host: Host) -> Expected:
     )
 
 
-def of_pair(one: Host, other: Host) -> float:
-    """The rate of one NIC to one NIC, Gbit/s; 0: unknown. A pair of ranks uses one NIC each."""
-    ends = [
-        max((device["speed_mbps"] for device in host.facts["devices"]), default=0)
-        for host in (one, other)
-    ]
-    return min(ends) / 1000
-
-
 def inbound(
     hosts: Sequence[Host], together: Mapping[tuple[int, int], float], host_of: Sequence[int]
 ) -> dict[int, float]:

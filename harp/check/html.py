@@ -31,7 +31,7 @@ def _colour(value: float, best: float, high_is_good: bool) -> str:
     return f"hsl({hue}, 70%, 75%)"
 
 
-def _best(matrix: Matrix, high_is_good: bool) -> float:
+def _best(matrix: Matrix) -> float:
     """The value that is green: the median of the matrix, so that one outlier changes nothing."""
     known = sorted(value for row in matrix for value in row if value)
     return known[len(known) // 2] if known else 0.0
@@ -45,7 +45,7 @@ def _cell(value: Optional[float], best: float, high: bool, title: str) -> str:
 
 
 def _map(matrix: Matrix, names: list[str], high: bool) -> Iterator[str]:
-    best = _best(matrix, high)
+    best = _best(matrix)
     yield "<table><tr><th></th>"
     yield from (f'<th title="{escape(name)}">{n}</th>' for n, name in enumerate(names))
     yield "</tr>"

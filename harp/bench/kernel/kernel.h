@@ -71,20 +71,12 @@ struct net_link {
   struct net_request request[KERNEL_REQUESTS];
 };
 
-/* Log through NCCL's logger. Only NCCL's threads may call them. */
+/* Logs through NCCL's logger. Only NCCL's threads may call it. */
 void kernel_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void kernel_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 uint64_t kernel_now_ms(void);
 
 /* Fills interface and address. 0, or -ENODEV with a line in the log. */
 int kernel_find_interface(struct kernel_settings *settings);
-
-/* Creates a nonblocking TCP socket with all options of settings. Returns its descriptor, or a
- * negative errno with a line in the log. */
-int kernel_socket(const struct kernel_settings *settings);
-
-struct net_link *kernel_link_new(int sockets, bool sends);
-void kernel_link_free(struct net_link *link);
 
 #endif

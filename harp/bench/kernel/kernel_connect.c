@@ -95,7 +95,33 @@ static int set_option(int fd, int level, int option, int value)
   return setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-int kernel_socket(const struct kernel_settings *settings)
+static struct net_link *new_link(int sockets, bool sends)
+{
+  struct net_link *link = calloc(1, sizeof(*link));
+  if (!link) {
+    return NULL;
+  }
+  link->sends = sends;
+  link->sockets = sockets;
+  for (int i = 0; i < KERNEL_MAX_SOCKETS; i++) {
+    link->fd[i] = -1;
+  }
+  return link;
+}
+
+static void free_link(struct net_link *link)
+{
+  for (int i = 0; i < link->sockets; i++) {
+    if (link->fd[i] >= 0) {
+      close(link->fd[i]);
+    }
+  }
+  free(link);
+}
+
+/* Creates a nonblocking TCP socket with all options of settings. Returns its descriptor, or a
+ * negative errno with a line in the log. */
+static int open_socket(const struct kernel_settings *settings)
 {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd >= 0 &&
@@ -140,7 +166,7 @@ int net_listen(int device, void *opaque, struct net_listener **out)
   }
   listener->sockets = kernel_settings.sockets;
   listener->token = random_word();
-  listener->fd = kernel_socket(&kernel_settings);
+  listener->fd = open_socket(&kernel_settings);
   if (listener->fd < 0 || bind(listener->fd, (struct sockaddr *)&local, sizeof(local)) ||
       listen(listener->fd, SOMAXCONN) ||
       getsockname(listener->fd, (struct sockaddr *)&local, &length)) {
@@ -196,7 +222,7 @@ static void attempt_keep(struct attempt *attempt)
 static void attempt_drop(struct attempt *attempt)
 {
   if (attempt->link) {
-    kernel_link_free(attempt->link);
+    free_link(attempt->link);
   }
   free(attempt);
 }
@@ -211,7 +237,7 @@ static int attempt_open(struct attempt *attempt, const struct handle *handle)
   struct sockaddr_in local = {.sin_family = AF_INET, .sin_addr = kernel_settings.address};
   name_peer(attempt->link, &peer);
   for (int i = 0; i < attempt->link->sockets; i++) {
-    int fd = kernel_socket(&kernel_settings);
+    int fd = open_socket(&kernel_settings);
     if (fd < 0) {
       return fd;
     }
@@ -244,7 +270,7 @@ static int attempt_begin(const struct handle *handle, struct attempt **out)
   if (!attempt) {
     return -ENOMEM;
   }
-  attempt->link = kernel_link_new((int)handle->sockets, true);
+  attempt->link = new_link((int)handle->sockets, true);
   attempt->deadline_ms = kernel_now_ms() + (uint64_t)kernel_settings.timeout_ms;
   attempt->hello = (struct hello){
       .magic = HELLO_MAGIC,
@@ -425,7 +451,7 @@ static unsigned present(const struct net_listener *listener, uint64_t link)
 
 static struct net_link *assemble(struct net_listener *listener, uint64_t id)
 {
-  struct net_link *link = kernel_link_new(listener->sockets, false);
+  struct net_link *link = new_link(listener->sockets, false);
   struct arrival **place = &listener->arrivals;
   while (link && *place) {
     struct arrival *arrival = *place;
@@ -474,34 +500,10 @@ int net_close_listener(struct net_listener *listener)
   return 0;
 }
 
-struct net_link *kernel_link_new(int sockets, bool sends)
-{
-  struct net_link *link = calloc(1, sizeof(*link));
-  if (!link) {
-    return NULL;
-  }
-  link->sends = sends;
-  link->sockets = sockets;
-  for (int i = 0; i < KERNEL_MAX_SOCKETS; i++) {
-    link->fd[i] = -1;
-  }
-  return link;
-}
-
-void kernel_link_free(struct net_link *link)
-{
-  for (int i = 0; i < link->sockets; i++) {
-    if (link->fd[i] >= 0) {
-      close(link->fd[i]);
-    }
-  }
-  free(link);
-}
-
 /* The kernel still delivers data that it has accepted. Outstanding requests end without
  * completion. */
 int net_close(struct net_link *link)
 {
-  kernel_link_free(link);
+  free_link(link);
   return 0;
 }

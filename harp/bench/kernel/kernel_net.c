@@ -50,7 +50,9 @@ void kernel_warn(const char *format, ...)
   va_end(arguments);
 }
 
-void kernel_info(const char *format, ...)
+static void inform(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static void inform(const char *format, ...)
 {
   va_list arguments;
   va_start(arguments, format);
@@ -122,8 +124,8 @@ static int setting_of_congestion(struct kernel_settings *settings)
                 "list it in net.ipv4.tcp_allowed_congestion_control of the initial namespace",
                 name, strerror(-error));
   } else {
-    kernel_info("NET/KERNEL: the kernel rejects cubic (%s); using the system's default",
-                strerror(-error));
+    inform("NET/KERNEL: the kernel rejects cubic (%s); using the system's default",
+           strerror(-error));
   }
   return named ? error : 0;
 }
@@ -166,9 +168,8 @@ static int first_init(void)
   kernel_settings = settings;
   char address[INET_ADDRSTRLEN];
   inet_ntop(AF_INET, &settings.address, address, sizeof(address));
-  kernel_info("NET/KERNEL: %s %s, %d sockets per link, congestion control %s", settings.interface,
-              address, settings.sockets,
-              settings.congestion[0] ? settings.congestion : "of the system");
+  inform("NET/KERNEL: %s %s, %d sockets per link, congestion control %s", settings.interface,
+         address, settings.sockets, settings.congestion[0] ? settings.congestion : "of the system");
   return 0;
 }
 
