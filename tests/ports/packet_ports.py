@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 from collections.abc import Callable
 
@@ -65,6 +66,41 @@ def kernel_moves_bytes(first: Host, second: Host, port: Probe) -> None:
     server.wait(20)
     frames = port.receive(10, 0.2)
     assert not [f for f in frames if f.data[12:14] == b"\x08\x00"]
+
+
+def kernel_is_silent(a: Probe, b: Probe, host: Host, frames: int) -> tuple[int, dict[str, int]]:
+    """The kernel of b's host answers no segment for a port that b holds. frames: what b receives
+    of them. Returns the port, and how the kernel's counters moved."""
+    assert b.info["shares"] and b.info["address"] == host.address
+    before = host.counters()
+    local = b.reserve()
+    assert local in listening(host)
+    for flags in (0x02, 0x12, 0x10, 0x18, 0x11):
+        a.send(tcp_frame(a, b, b"x" * 10, dport=local, flags=flags))
+    a.send(tcp_frame(a, b, dport=local, flags=0x02, ttl=255))
+    a.send(tcp_frame(a, b, os.urandom(60000), dport=local), segment=MSS)
+    assert len(b.receive(frames, 5.0)) == frames
+    b.release(local)
+    assert local in listening(host), "the port stays reserved for the next flow"
+    moved = {name: value - before[name] for name, value in host.counters().items()}
+    assert moved["TcpOutRsts"] == 0 and moved["TcpOutSegs"] == 0
+    return local, moved
+
+
+def removed_interface_is_enodev(host: Host, one: Probe, scheme: str) -> None:
+    """A port whose interface is removed fails for good."""
+    host.run(["ip", "link", "add", "gone0", "type", "veth", "peer", "name", "gone1"])
+    host.run(["ip", "link", "set", "gone0", "up"])
+    host.run(["ip", "link", "set", "gone1", "up"])
+    one.open(f"{scheme}:gone0", address=f"{UNUSED_ADDRESS}/24")
+    host.run(["ip", "link", "del", "gone0"])
+    for _ in range(2):
+        with pytest.raises(PortError) as gone:
+            one.receive()
+        assert gone.value.number == errno.ENODEV
+    with pytest.raises(PortError) as gone:
+        one.send(bytes(600))
+    assert gone.value.number == errno.ENODEV
 
 
 def interface_leaves_and_returns(

@@ -8,11 +8,11 @@ import time
 
 import pytest
 from packet_ports import (
-    UNUSED_ADDRESS,
     Hosts,
     Make,
     interface_leaves_and_returns,
     refusal,
+    removed_interface_is_enodev,
     tcp_frame,
 )
 from port_probe import HEADERS, PortError, Received
@@ -46,18 +46,7 @@ def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
 
 def test_removed_interface_is_enodev(probe: Make, hosts: Hosts) -> None:
     host = hosts("veth-1500")[0]
-    host.run(["ip", "link", "add", "gone0", "type", "veth", "peer", "name", "gone1"])
-    host.run(["ip", "link", "set", "gone0", "up"])
-    host.run(["ip", "link", "set", "gone1", "up"])
-    one = probe(host)
-    one.open("packet:gone0", address=f"{UNUSED_ADDRESS}/24")
-    host.run(["ip", "link", "del", "gone0"])
-    with pytest.raises(PortError) as gone:
-        one.receive()
-    assert gone.value.number == errno.ENODEV
-    with pytest.raises(PortError) as gone:
-        one.send(bytes(600))
-    assert gone.value.number == errno.ENODEV
+    removed_interface_is_enodev(host, probe(host), "packet")
 
 
 @pytest.mark.parametrize("queues", [1, 3])

@@ -17,9 +17,11 @@ from packet_ports import (
     Make,
     descriptor_tells_of_frames,
     interface_leaves_and_returns,
+    kernel_is_silent,
     kernel_moves_bytes,
     listening,
     refusal,
+    removed_interface_is_enodev,
     tcp_frame,
 )
 from port_probe import (
@@ -180,21 +182,10 @@ def test_tcp_ports_limit_an_own_address(probe: Make, hosts: Hosts) -> None:
 def test_kernel_is_silent_about_held_ports(xdp_shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     a, b = xdp_shared
     host = hosts("veth-1500")[1]
-    assert b.info["shares"] and b.info["address"] == host.address
-    before = host.counters()
-    local = b.reserve()
-    assert local in listening(host)
-    for flags in (0x02, 0x12, 0x10, 0x18, 0x11):
-        a.send(tcp_frame(a, b, b"x" * 10, dport=local, flags=flags))
-    a.send(tcp_frame(a, b, os.urandom(60000), dport=local), segment=MSS)
-    assert len(b.receive(5 + 42, 5.0)) == 5 + 42
-    b.release(local)
-    assert local in listening(host), "the port stays reserved for the next flow"
-    moved = {name: value - before[name] for name, value in host.counters().items()}
-    assert moved["TcpOutRsts"] == 0 and moved["TcpOutSegs"] == 0
+    resets = host.counters()["TcpOutRsts"] + 1
+    local, moved = kernel_is_silent(a, b, host, 6 + 42)
     assert moved["TcpInSegs"] == 0, "the kernel must not even see them"
     a.send(tcp_frame(a, b, dport=45))
-    resets = before["TcpOutRsts"] + 1
     wait_until(lambda: host.counters()["TcpOutRsts"] == resets, 20, "others are the kernel's")
     assert not b.receive(1, 0.1)
     b.do("close")
@@ -420,19 +411,8 @@ def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
 
 def test_removed_interface_is_enodev(probe: Make, hosts: Hosts) -> None:
     host = hosts("veth-1500")[0]
-    host.run(["ip", "link", "add", "gone0", "type", "veth", "peer", "name", "gone1"])
-    host.run(["ip", "link", "set", "gone0", "up"])
-    host.run(["ip", "link", "set", "gone1", "up"])
     one = probe(host)
-    one.open("xdp:gone0", address=f"{UNUSED_ADDRESS}/24")
-    host.run(["ip", "link", "del", "gone0"])
-    for _ in range(2):
-        with pytest.raises(PortError) as gone:
-            one.receive()
-        assert gone.value.number == errno.ENODEV
-    with pytest.raises(PortError) as gone:
-        one.send(bytes(600))
-    assert gone.value.number == errno.ENODEV
+    removed_interface_is_enodev(host, one, "xdp")
     assert not one.arm(True)
     one.do("close")
 
