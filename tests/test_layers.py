@@ -85,11 +85,16 @@ LAYERS = {
     ),
     "agent": Layer(("harp/agent/*",), ("harp/agent/*", "dpdk_glue/*")),
     "glibc floor": Layer(("harp/glibc_floor*",), ()),
+    "numbers": Layer(("harp/parse_number.h",), ()),
     "nc": Layer(
-        ("harp/nc/*",), ("harp/nc/*", "harp/engine/*", "harp/stack.h", "harp/stack/flow.h")
+        ("harp/nc/*",),
+        ("harp/nc/*", "harp/engine/*", "harp/stack.h", "harp/stack/flow.h", "harp/parse_number.h"),
     ),
     # The measuring program loads any plugin; of ours it knows NCCL's types only.
-    "bench": Layer(("harp/bench/*",), ("harp/bench/*", "plugin/nccl/nccl_types.h")),
+    "bench": Layer(
+        ("harp/bench/*",),
+        ("harp/bench/*", "plugin/nccl/nccl_types.h", "harp/parse_number.h"),
+    ),
     # Collectives take NCCL's place, too.
     "collectives": Layer(
         ("harp/collectives/*",),

@@ -11,6 +11,7 @@
 
 #include "harp/bench/operation.h"
 #include "harp/bench/slurm.h"
+#include "harp/parse_number.h"
 
 enum { WRONG_USAGE = 2, DEFAULT_TIMEOUT_S = 90 };
 static const char default_port[] = "29411";
@@ -140,14 +141,6 @@ static int usage(const char *format, ...)
   fputs("\nTry harp perf --help.\n", stderr);
   va_end(arguments);
   return WRONG_USAGE;
-}
-
-static bool parse_number(const char *text, long low, long high, long *value)
-{
-  char *end;
-  errno = 0;
-  *value = strtol(text, &end, 10);
-  return !errno && end != text && !*end && *value >= low && *value <= high;
 }
 
 /* "64K" in bytes; the suffixes are powers of 1024, as in nccl-tests. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "harp/nc/nc.h"
+#include "harp/parse_number.h"
 
 enum long_option { DEVICE = 256, ADDRESS, GATEWAY, MTU, CONF, JSON };
 
@@ -70,14 +71,6 @@ static int usage(const char *format, ...)
   fputs("; see harp nc --help\n", stderr);
   va_end(arguments);
   return NC_USAGE;
-}
-
-static bool parse_number(const char *text, long low, long high, long *value)
-{
-  char *end;
-  errno = 0;
-  *value = strtol(text, &end, 10);
-  return !errno && end != text && !*end && *value >= low && *value <= high;
 }
 
 static int set_port(const char *what, const char *text, uint16_t *port)
