@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import ctypes
 import socket
-import struct
 from dataclasses import dataclass
 
-_CREDENTIALS = struct.Struct("=iII")
+from harp import credentials
+
 _PEERGROUPS = 59  # SO_PEERGROUPS
 _MOST_GROUPS = 65536  # NGROUPS_MAX
 _LIBC = ctypes.CDLL(None)
@@ -26,8 +26,7 @@ class Peer:
     @classmethod
     def of(cls, connection: socket.socket) -> Peer:
         """The peer of a connection. Raises OSError."""
-        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, gid = _CREDENTIALS.unpack(data)
+        pid, uid, gid = credentials.of_peer(connection)
         return cls(pid, uid, (gid, *_groups(connection)))
 
 

@@ -18,15 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harp.agent.accounts import overflow_uid
+from harp.capabilities import NUMBERS, effective
 
 CAPABILITIES = ("net_raw", "net_admin", "bpf")
 DESCRIPTORS = 8192
 MEMORY_LOCK = "ipc_lock"
 _TO_CHANGE_USER = ("setgid", "setuid", "setpcap")
-_BITS = {
-    "setgid": 6, "setuid": 7, "setpcap": 8, "net_admin": 12, "net_raw": 13, "ipc_lock": 14,
-    "bpf": 39,
-}  # fmt: skip  # capability.h
 
 
 class PrivilegeError(RuntimeError):
@@ -34,34 +31,31 @@ class PrivilegeError(RuntimeError):
 
 
 def _effective() -> int:
-    """The capabilities of this process, as bits (proc_pid_status(5))."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return int(line.split()[1], 16)
-    return 0
+    """The capabilities of this process, as bits."""
+    return effective(Path("/proc/self/status").read_text())
 
 
 def missing_capabilities() -> list[str]:
     """The needed capabilities that this process does not have."""
-    return [name for name in CAPABILITIES if not _effective() >> _BITS[name] & 1]
+    return [name for name in CAPABILITIES if not _effective() >> NUMBERS[name] & 1]
 
 
 def missing_to_change_user() -> list[str]:
     """The capabilities that root lacks to become the agent's user with CAPABILITIES only."""
     names = (*CAPABILITIES, *_TO_CHANGE_USER)
-    return [name for name in names if not _effective() >> _BITS[name] & 1]
+    return [name for name in names if not _effective() >> NUMBERS[name] & 1]
 
 
 def has_needless_capabilities() -> bool:
     """Whether this process has capabilities that the agent does not need."""
     needed = (*CAPABILITIES, MEMORY_LOCK)
-    return bool(_effective() & ~sum(1 << _BITS[name] for name in needed))
+    return bool(_effective() & ~sum(1 << NUMBERS[name] for name in needed))
 
 
 def may_lock_memory() -> bool:
     """Whether this process may lock as much memory as it wants, as xdp devices do."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return limit == resource.RLIM_INFINITY or bool(_effective() >> _BITS[MEMORY_LOCK] & 1)
+    return limit == resource.RLIM_INFINITY or bool(_effective() >> NUMBERS[MEMORY_LOCK] & 1)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Optional
 from harp import loader, nccl_plugin_path
 from harp.cli.findings import Finding, fault, note, ok
 from harp.setup import host, nic_settings, xdp_features
-from harp.setup.host import CAP_BPF, CAP_IPC_LOCK, CAP_NET_ADMIN, CAP_SYS_ADMIN
 from harp.setup.request import place_of
 
 Values = dict[str, tuple[str, str]]  # a file's values and their sources, from env.read
@@ -100,9 +99,9 @@ def _check_driver(about: str, device: host.Interface, mode: str, mtu: int) -> It
 def _check_privileges(about: str, needed: int) -> Iterator[Finding]:
     """needed: locked memory, MiB."""
     missing = [
-        name
-        for name, number in (("CAP_NET_ADMIN", CAP_NET_ADMIN), ("CAP_BPF", CAP_BPF))
-        if not host.has_capability(number) and not host.has_capability(CAP_SYS_ADMIN)
+        f"CAP_{name.upper()}"
+        for name in ("net_admin", "bpf")
+        if not host.has_capability(name) and not host.has_capability("sys_admin")
     ]
     if missing:
         yield fault(
@@ -111,7 +110,7 @@ def _check_privileges(about: str, needed: int) -> Iterator[Finding]:
             "harp agent on this node",
         )
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    unlimited = limit == resource.RLIM_INFINITY or host.has_capability(CAP_IPC_LOCK)
+    unlimited = limit == resource.RLIM_INFINITY or host.has_capability("ipc_lock")
     if not unlimited and limit >> 20 < needed:
         yield fault(
             about,

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Optional
 
+from harp import credentials
 from harp.observe import statfile
 from harp.observe.packet_ring import Frame, Instruction, attach
 from harp.observe.statfile import Process
@@ -34,7 +35,6 @@ _ANSWER_S = 10.0  # an idle instance polls once in a second
 _SIOCOUTQ = 0x5411
 _SO_TIMESTAMPNS = 35
 _TIME = struct.Struct("@ll")
-_CREDENTIALS = struct.Struct("=iII")  # struct ucred
 _ETHERNET = 14
 _RETURN, _LOAD_LENGTH = 0x06, 0x80  # BPF
 
@@ -113,8 +113,7 @@ class FrameSockets:
             one.setblocking(False)
             one.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             connect(one, path)
-            size = _CREDENTIALS.size
-            told = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            _, uid, _ = credentials.of_peer(one)
         except OSError as failed:
             one.close()
             if failed.errno in (errno.EACCES, errno.EPERM):
@@ -126,7 +125,7 @@ class FrameSockets:
                 "release of HARP, or has a run folder that takes no sockets: start it again with "
                 "this release, and with a local folder in HARP_RUN_DIR"
             ) from None
-        if _CREDENTIALS.unpack(told)[1] != process.uid:
+        if uid != process.uid:
             one.close()
             raise CaptureRefused(
                 f"another user answers in the place of pid {process.pid}; see ss -xlp for the "

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from harp.capabilities import NUMBERS, effective
 from harp.setup import sysfs
-
-# Linux, capability.h
-CAP_NET_ADMIN, CAP_IPC_LOCK, CAP_SYS_ADMIN, CAP_BPF = 12, 14, 21, 39
 
 _ETHERNET = "1"  # ARPHRD_ETHER
 _IP_S = 30.0  # seconds for ip(8), which may wait for the kernel's RTNL lock
@@ -182,11 +180,10 @@ def may_open_packet_sockets() -> bool:
     return True
 
 
-def has_capability(number: int) -> bool:
-    """Whether this process has the capability in force."""
-    status = sysfs.text(sysfs.at("proc/self/status"))
-    parts = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
-    return bool(parts) and bool(int(parts[0], 16) >> number & 1)
+def has_capability(name: str) -> bool:
+    """Whether this process has a capability of NUMBERS in force."""
+    held = effective(sysfs.text(sysfs.at("proc/self/status")))
+    return bool(held >> NUMBERS[name] & 1)
 
 
 def missing(names: Sequence[str]) -> list[str]:
