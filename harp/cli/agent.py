@@ -25,9 +25,9 @@ from harp.agent.policy import Policy
 from harp.agent.query import SOCKET, TIMEOUT_S
 from harp.agent.request import VERSION
 from harp.agent.server import BACKLOG, Agent, Ports
-from harp.cli.agent_files import file
 from harp.cli.agent_status import status
 from harp.cli.main import HELP
+from harp.cli.printed_files import OF_AGENT
 
 
 class _PortRange(click.ParamType):
@@ -240,4 +240,8 @@ def agent(
 
 
 agent.add_command(status)
-agent.add_command(file)
+agent.add_command(
+    OF_AGENT.command(
+        "Print a file that runs the agent as a service, or that restricts what jobs may send."
+    )
+)

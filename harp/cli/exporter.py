@@ -17,8 +17,8 @@ from typing import Any, Optional
 
 import click
 
-from harp.cli import exporter_files
 from harp.cli.containers import containers_option
+from harp.cli.printed_files import OF_EXPORTER
 from harp.observe import metrics, statfile
 from harp.observe.flow_sums import Readings
 from harp.observe.prometheus import Family
@@ -186,4 +186,9 @@ def exporter(
             signal.pause()
 
 
-exporter.add_command(exporter_files.file)
+exporter.add_command(
+    OF_EXPORTER.command(
+        "Print a unit of systemd, Prometheus' scrape configuration and alert rules, or a dashboard "
+        "for Grafana."
+    )
+)

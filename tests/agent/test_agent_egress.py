@@ -19,7 +19,7 @@ import pytest
 from agents import AgentProcess, Pods
 from raw_client import Client, Opened, user
 
-from harp.cli import agent_files
+from harp.cli.printed_files import OF_AGENT
 from tools.hosts.lab import Host, Lab
 
 PYTHON = os.path.realpath(sys.executable)  # other users may not enter the checkout
@@ -49,7 +49,7 @@ def load_rules(host: Host) -> Callable[..., None]:
         pytest.skip("nft is missing")
 
     def load(ports: str = "61000-65535") -> None:
-        text = agent_files.text("egress.nft").replace("10.0.3.7", host.address)
+        text = OF_AGENT.text("egress.nft").replace("10.0.3.7", host.address)
         text = text.replace("sport 61000-65535", f"sport {ports}")
         text = text.replace("skuid harp", "skuid root")
         done = host.popen(["nft", "-f", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -182,7 +182,7 @@ def confined(folder: Path) -> list[str]:
     here = Path(__file__).with_name("seccomp_run.py")
     program, rules = folder / here.name, folder / "seccomp.json"
     shutil.copy(here, program)
-    rules.write_text(agent_files.text("seccomp.json"))
+    rules.write_text(OF_AGENT.text("seccomp.json"))
     return [PYTHON, str(program), str(rules)]
 
 

@@ -20,8 +20,8 @@ from agents import AgentProcess
 from raw_client import Client
 
 from harp.agent import privileges, service
-from harp.cli import agent_files
 from harp.cli.agent import agent as command
+from harp.cli.printed_files import OF_AGENT
 from tools.hosts.lab import Host, Lab
 
 # Stands for systemd: listens, tells the test, waits for its line, and becomes the agent.
@@ -117,7 +117,7 @@ def test_state_is_told_to_an_abstract_socket(monkeypatch: pytest.MonkeyPatch) ->
 
 def settings(name: str) -> dict[str, str]:
     """The settings of a unit file."""
-    return dict(re.findall(r"^(\w+)=(.*)$", agent_files.text(name), re.MULTILINE))
+    return dict(re.findall(r"^(\w+)=(.*)$", OF_AGENT.text(name), re.MULTILINE))
 
 
 def parses(args: list[str]) -> dict[str, Any]:
@@ -128,9 +128,9 @@ def parses(args: list[str]) -> dict[str, Any]:
 
 @pytest.fixture
 def units(tmp_path: Path) -> list[str]:
-    names = [name for name in agent_files.NAMES if name.startswith("harp-agent.")]
+    names = [name for name in OF_AGENT.names if name.startswith("harp-agent.")]
     for name in names:
-        (tmp_path / name).write_text(agent_files.text(name))
+        (tmp_path / name).write_text(OF_AGENT.text(name))
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is missing")
     return [str(tmp_path / name) for name in names]
@@ -165,7 +165,7 @@ def test_service_has_the_agents_capabilities() -> None:
     program, module, name, verb, options = service_file["ExecStart"].split()
     assert [program, module, name, verb] == [sys.executable, "-m", "harp", "agent"]
     assert options == "$AGENT_OPTIONS"
-    line = re.search(r'AGENT_OPTIONS=(.*?)"', agent_files.text("harp-agent.service"))
+    line = re.search(r'AGENT_OPTIONS=(.*?)"', OF_AGENT.text("harp-agent.service"))
     assert line and parses(line[1].split())["allow"] == ("@jobs",)
 
 
@@ -190,13 +190,13 @@ def test_attempts_to_start_have_a_limit() -> None:
 
 def test_pods_status_has_the_agents_last_line() -> None:
     yaml = pytest.importorskip("yaml")
-    pod = yaml.safe_load(agent_files.text("daemonset.yaml"))["spec"]["template"]["spec"]
+    pod = yaml.safe_load(OF_AGENT.text("daemonset.yaml"))["spec"]["template"]["spec"]
     assert pod["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 def test_daemonset_runs_the_agent() -> None:
     yaml = pytest.importorskip("yaml")
-    pod = yaml.safe_load(agent_files.text("daemonset.yaml"))["spec"]["template"]["spec"]
+    pod = yaml.safe_load(OF_AGENT.text("daemonset.yaml"))["spec"]["template"]["spec"]
     (container,), (chown,) = pod["containers"], pod["initContainers"]
     assert pod["hostNetwork"] and pod["hostPID"]
     assert container["command"] == ["harp", "agent"]
@@ -212,8 +212,8 @@ def test_daemonset_runs_the_agent() -> None:
 
 def test_pod_needs_no_privilege() -> None:
     yaml = pytest.importorskip("yaml")
-    pod = yaml.safe_load(agent_files.text("pod.yaml"))["spec"]
-    daemonset = yaml.safe_load(agent_files.text("daemonset.yaml"))
+    pod = yaml.safe_load(OF_AGENT.text("pod.yaml"))["spec"]
+    daemonset = yaml.safe_load(OF_AGENT.text("daemonset.yaml"))
     allowed = parses(daemonset["spec"]["template"]["spec"]["containers"][0]["args"])["allow"]
     assert str(pod["securityContext"]["runAsUser"]) in allowed
     assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -227,7 +227,7 @@ def test_pod_needs_no_privilege() -> None:
 def test_capabilities_of_the_daemonset_suffice(host: Host, folder: Path) -> None:
     """Started with exactly these, the agent becomes its user and opens a device."""
     yaml = pytest.importorskip("yaml")
-    pod = yaml.safe_load(agent_files.text("daemonset.yaml"))["spec"]["template"]["spec"]
+    pod = yaml.safe_load(OF_AGENT.text("daemonset.yaml"))["spec"]["template"]["spec"]
     names = pod["containers"][0]["securityContext"]["capabilities"]["add"]
     user = parses(pod["containers"][0]["args"])["user"]
     check = ["setpriv", "--reuid", user, "--clear-groups", sys.executable, "-m", "harp", "--help"]
@@ -247,4 +247,4 @@ def test_capabilities_of_the_daemonset_suffice(host: Host, folder: Path) -> None
 
 def test_unknown_file_is_refused() -> None:
     with pytest.raises(click.UsageError), command.make_context("agent", []):
-        agent_files.file.make_context("file", ["../accounts.py"])
+        OF_AGENT.command("").make_context("file", ["../accounts.py"])

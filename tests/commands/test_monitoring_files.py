@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from harp.cli import exporter_files
+from harp.cli.printed_files import OF_EXPORTER
 from harp.observe import metrics, statfile
 from harp.observe.flow_sums import Readings
 from harp.testing import _engine
 
 yaml = pytest.importorskip("yaml")
 
-FILES = Path(exporter_files.FOLDER)
+FILES = OF_EXPORTER.folder
 RULE_TESTS = Path(__file__).with_name("alerts_test.yaml")
 METRIC = re.compile(r"\bharp_\w+")
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool here")
@@ -135,7 +135,7 @@ def test_promtool_accepts_rules(args: list[str]) -> None:
 @needs_promtool
 def test_promtool_accepts_scrape_configuration(tmp_path: Path) -> None:
     for name in ("scrape.yaml", "alerts.yaml"):
-        (tmp_path / name).write_text(exporter_files.text(name))
+        (tmp_path / name).write_text(OF_EXPORTER.text(name))
     run = subprocess.run(
         ["promtool", "check", "config", str(tmp_path / "scrape.yaml")],
         capture_output=True,
@@ -145,7 +145,7 @@ def test_promtool_accepts_scrape_configuration(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-@pytest.mark.parametrize("name", exporter_files.NAMES)
+@pytest.mark.parametrize("name", OF_EXPORTER.names)
 def test_files_are_printed(harp: Any, name: str) -> None:
     text = harp("exporter", "file", name).stdout
     assert "@HARP@" not in text

@@ -21,7 +21,7 @@ import yaml
 from cluster import Cluster
 
 from harp import _tables
-from harp.cli import agent_files
+from harp.cli.printed_files import OF_AGENT
 from harp.setup.command import SUCCESS
 
 _MISSING = "no {} here: run tools/prepare --tests"
@@ -87,7 +87,7 @@ def test_schemas_accept_file(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["daemonset.yaml", "pod.yaml"])
 def test_schemas_accept_file_of_agent(name: str) -> None:
-    assert schema_problems(yaml.safe_load(agent_files.text(name))) == []
+    assert schema_problems(yaml.safe_load(OF_AGENT.text(name))) == []
 
 
 def change(one: Object, path: str, value: object) -> None:
@@ -214,7 +214,7 @@ def test_agents_volume_is_its_folder() -> None:
         next(one for one in objects("agent-volume.yaml") if one["kind"] == kind)
         for kind in ("PersistentVolume", "PersistentVolumeClaim")
     )
-    daemonset = yaml.safe_load(agent_files.text("daemonset.yaml"))
+    daemonset = yaml.safe_load(OF_AGENT.text("daemonset.yaml"))
     (run,) = daemonset["spec"]["template"]["spec"]["volumes"]
     assert volume["spec"]["hostPath"]["path"] == run["hostPath"]["path"]
     assert claim["spec"]["volumeName"] == volume["metadata"]["name"]
