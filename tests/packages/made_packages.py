@@ -10,6 +10,6 @@ def newest(pattern: str) -> Path:
     """The newest package of dist/ with such a name."""
     found = sorted(DIST.glob(pattern), key=lambda path: path.stat().st_mtime)
     kind = pattern.rpartition(".")[2]
-    command = {"whl": "wheel"}.get(kind, kind)
+    command = {"whl": "wheel-arm64" if pattern.startswith("arm64/") else "wheel"}.get(kind, kind)
     assert found, f"dist/ has no {pattern}: ./tools/package {command}"
     return found[-1]

@@ -62,6 +62,22 @@ def test_parts_are_enabled_unless_they_are_named(monkeypatch: pytest.MonkeyPatch
     assert os.environ["HARP_LOCAL_VERSION"] == "+nodpdk"
 
 
+@pytest.mark.parametrize(
+    "words", [["--cross-file={file}"], ["-Dxdp=auto", "--cross-file", "{file}"]]
+)
+def test_cross_file_names_other_machine(
+    words: list[str], bare: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this host lacks does not matter then, and DPDK is not left out."""
+    for name in ("HARP_LOCAL_VERSION", "_PYTHON_HOST_PLATFORM"):
+        monkeypatch.setenv(name, "")
+    file = ROOT / "tools/packages/aarch64.ini"
+    prepared: Any = backend._prepared({"setup-args": [word.format(file=file) for word in words]})
+    assert os.environ["_PYTHON_HOST_PLATFORM"] == "linux-aarch64"
+    assert "-Ddpdk=enabled" in prepared["setup-args"]
+    assert backend._other_machine(["-Ddpdk=enabled"]) is None
+
+
 def test_pytest_plugin_of_test_kit_is_opt_in() -> None:
     """An entry point would load it into every pytest of an environment with the wheel."""
     assert "pytest11" not in (ROOT / "pyproject.toml").read_text()

@@ -86,6 +86,20 @@ def test_troff_has_no_complaint(pages: dict[str, str]) -> None:
         assert done.stderr == "", name
 
 
+def test_pages_of_other_machines_wheel_come_from_this_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commands do not run here."""
+    file = tmp_path / "harp_nccl-1.2-py3-none-any.whl"
+    with wheelfile.WheelFile(file, "w") as wheel:
+        wheel.writestr("harp/__init__.py", "raise SystemExit('this is for another machine')")
+    monkeypatch.setenv("PYTHONPATH", "")
+    backend._add_shared_files(file, runs_here=False)
+    with wheelfile.WheelFile(file) as wheel:
+        text = wheel.read("harp_nccl-1.2.data/data/share/man/man1/harp-nc.1").decode()
+    assert '"HARP 1.2"' in text and "\\-l, \\-\\-listen" in text
+
+
 def test_wheel_gets_shared_files_and_keeps_its_files(tmp_path: Path) -> None:
     file = tmp_path / "harp_nccl-1.2-py3-none-any.whl"
     program = tmp_path / "program"

@@ -65,7 +65,7 @@ def test_unit_runs_only_after_set_up() -> None:
 
 
 @pytest.mark.parametrize("script", [
-    "deb", "rpm", "container", "debian/harp-nccl.postinst", "debian/harp-nccl.prerm",
+    "deb", "rpm", "container", "emulate", "debian/harp-nccl.postinst", "debian/harp-nccl.prerm",
     "debian/harp-nccl.postrm",
     "../arm64", "../package",
 ])  # fmt: skip

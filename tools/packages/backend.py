@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build backend of pyproject.toml: meson-python, with four additions.
+"""The build backend of pyproject.toml: meson-python, with five additions.
 
 It names everything that the host lacks before it builds. It builds all devices unless an option
 leaves some out, and a wheel without DPDK has the local version "nodpdk". Its wheels are tagged for
 the oldest Python of the limited API, because meson-python tags them for the Python that builds.
 They hold man pages and completions, made from the declarations of the built commands.
+
+A meson cross file among the options makes a wheel for another machine. Its commands do not run
+here, so its pages come from this machine's build in $HARP_BUILD_DIR or build/.
 """
 
 from __future__ import annotations
 
+import argparse
+import configparser
 import os
 import shutil
 import subprocess
@@ -34,6 +39,7 @@ __all__ = [
 
 OLDEST = "cp39"  # the limited_api of harp/meson.build
 PARTS = ("dpdk", "xdp")
+ROOT = Path(__file__).resolve().parents[2]
 
 Settings = Optional[dict[str, Any]]
 
@@ -47,14 +53,28 @@ def _is_disabled(part: str, args: list[str]) -> bool:
     return f"-D{part}=disabled" in args
 
 
+def _other_machine(args: list[str]) -> Optional[str]:
+    """The machine that the cross files name. None: the build is for this machine."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--cross-file", action="append", default=[])
+    cross = configparser.RawConfigParser()
+    cross.read(parser.parse_known_args(args)[0].cross_file)
+    return cross.get("host_machine", "cpu_family", fallback="").strip("'\"") or None
+
+
 def _prepared(settings: Settings) -> dict[str, Any]:
     """The settings with every part enabled that they do not name. Exits if the host lacks
     something."""
     args = _args(settings)
-    lacking = list(build_needs.missing(**{part: not _is_disabled(part, args) for part in PARTS}))
-    if lacking:
-        print(build_needs.complaint(lacking), file=sys.stderr)
-        raise SystemExit(1)
+    machine = _other_machine(args)
+    if machine:
+        os.environ["_PYTHON_HOST_PLATFORM"] = f"linux-{machine}"  # meson-python makes a tag of it
+    else:  # meson looks for the parts of another machine
+        parts = {part: not _is_disabled(part, args) for part in PARTS}
+        lacking = list(build_needs.missing(**parts))
+        if lacking:
+            print(build_needs.complaint(lacking), file=sys.stderr)
+            raise SystemExit(1)
     named = [part for part in PARTS if any(word.startswith(f"-D{part}=") for word in args)]
     args += [f"-D{part}=enabled" for part in PARTS if part not in named]
     os.environ["HARP_LOCAL_VERSION"] = "+nodpdk" if _is_disabled("dpdk", args) else ""
@@ -68,7 +88,7 @@ def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
 get_requires_for_build_editable = get_requires_for_build_wheel
 
 
-def _add_shared_files(file: Path) -> None:
+def _add_shared_files(file: Path, runs_here: bool = True) -> None:
     """Adds man pages and completions of its commands to a wheel. pip installs them into share/."""
     with tempfile.TemporaryDirectory() as name, WheelFile(file) as old:
         folder = Path(name)
@@ -76,7 +96,8 @@ def _add_shared_files(file: Path) -> None:
         for info in files:
             (folder / old.extract(info, folder)).chmod(info.external_attr >> 16)
         # pip's own folder on PYTHONPATH has what the build requires.
-        paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+        package = folder if runs_here else ROOT
+        paths = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
         subprocess.run(
             [sys.executable, Path(__file__).with_name("man.py"), folder / "man1",
              file.name.split("-")[1]], env={**os.environ, "PYTHONPATH": paths}, check=True,
@@ -100,7 +121,8 @@ def build_wheel(
     """Returns the name of the wheel's file in wheel_directory."""
     settings = _prepared(config_settings)
     name = mesonpy.build_wheel(wheel_directory, settings, metadata_directory)
-    _add_shared_files(Path(wheel_directory) / name)
+    runs_here = _other_machine(_args(settings)) is None
+    _add_shared_files(Path(wheel_directory) / name, runs_here)
     done = subprocess.run(
         [sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", OLDEST,
          Path(wheel_directory) / name],
