@@ -62,6 +62,14 @@ def test_parts_are_enabled_unless_they_are_named(monkeypatch: pytest.MonkeyPatch
     assert os.environ["HARP_LOCAL_VERSION"] == "+nodpdk"
 
 
+def test_one_setting_may_hold_several_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip before 23.1, as in Debian 12, passes the last setup-args alone."""
+    monkeypatch.setenv("HARP_LOCAL_VERSION", "")
+    prepared: Any = backend._prepared({"setup-args": "-Ddpdk=disabled '-Dcommit=a b'"})
+    assert prepared["setup-args"] == ["-Ddpdk=disabled", "-Dcommit=a b", "-Dxdp=enabled"]
+    assert os.environ["HARP_LOCAL_VERSION"] == "+nodpdk"
+
+
 @pytest.mark.parametrize(
     "words", [["--cross-file={file}"], ["-Dxdp=auto", "--cross-file", "{file}"]]
 )

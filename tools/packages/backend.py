@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import configparser
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,8 @@ Settings = Optional[dict[str, Any]]
 
 def _args(settings: Settings) -> list[str]:
     found = (settings or {}).get("setup-args", [])
-    return [found] if isinstance(found, str) else list(found)
+    words = [found] if isinstance(found, str) else found
+    return [option for word in words for option in shlex.split(word)]
 
 
 def _is_disabled(part: str, args: list[str]) -> bool:
