@@ -66,7 +66,7 @@ extern const struct harp_flow_ops harp_flow_no_ops;
 enum harp_stack_event {
   HARP_EVENT_RETRANSMIT,    /* a: bytes; b: the first byte */
   HARP_EVENT_RECOVERY,      /* fast recovery begins. a: congestion window before, KiB; b: SND.NXT */
-  HARP_EVENT_TIMEOUT,       /* the RTO expired. a: timeouts in a row; b: SND.UNA */
+  HARP_EVENT_TIMEOUT,       /* the RTO expired. a: doublings of the RTO; b: SND.UNA */
   HARP_EVENT_WINDOW_CLOSED, /* zero window. b: right edge of the peer's window */
   HARP_EVENT_RESET,         /* the peer sent a RST. b: RCV.NXT */
   HARP_EVENT_SENT,          /* new data. a: bytes; b: the first byte */
@@ -254,7 +254,8 @@ void harp_flow_probe_neighbour(struct harp_tcp *tcp);
 /* The receive queue and the out-of-order queue are empty: the next byte to deliver has not arrived
  * yet. */
 bool harp_flow_rcv_queue_empty(const struct harp_tcp *tcp);
-/* Bytes of TCP/IP headers that the peer's data segments carry. */
+/* Bytes of the Ethernet, IPv4 and TCP headers of the peer's data segments; without Ethernet on an
+ * IP link. */
 uint16_t harp_flow_header_length(const struct harp_tcp *tcp);
 /* The peer's FIN has arrived. */
 bool harp_flow_fin_received(const struct harp_tcp *tcp);
@@ -272,9 +273,11 @@ struct harp_flow_view {
   uint8_t state;                                             /* enum of <netinet/tcp.h> */
   uint32_t cwnd, ssthresh, send_window, receive_window, mss; /* bytes */
   uint32_t srtt_us, rttvar_us, min_rtt_us, rto_us;
-  uint32_t in_flight, retransmits;
-  uint32_t unacked; /* bytes pushed and not acknowledged */
-  uint32_t probes;  /* unanswered keepalive or window probes */
+  uint32_t in_flight;   /* bytes (RFC 6675's pipe): without those SACKed or taken for lost */
+  uint32_t retransmits; /* retransmissions, up to 64 KiB each */
+  /* Bytes pushed and not acknowledged, without the FIN; 0 before the connection is established. */
+  uint32_t unacked;
+  uint32_t probes; /* unanswered keepalive or window probes */
   /* ns: last acknowledgement of new data or of a closed window, or begin of the data in flight */
   uint64_t last_progress;
   uint64_t last_receive; /* ns: last acceptable segment from the peer */

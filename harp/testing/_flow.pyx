@@ -96,6 +96,7 @@ cdef extern from "harp/stack/flow.h":
         uint32_t rto_us
         uint32_t in_flight
         uint32_t retransmits
+        uint32_t unacked
         uint64_t bytes_in
         uint64_t bytes_out
 

@@ -422,3 +422,18 @@ def test_close_in_syn_received_sends_fin_after_handshake(wire):
     w.run(until=lambda: one.closed is not None and other.closed is not None, limit_s=1)
     assert (one.closed, other.closed) == (0, 0)
     assert bytes(one.received) == b"the other half is open"
+
+
+def test_view_counts_only_unacknowledged_data(wire):
+    """Neither the SYN nor the FIN is data: each has a sequence number of its own."""
+    w, a, b = pair(wire)
+    listener = b.stack.listen(7000)
+    one = a.stack.connect(B, 7000)
+    w.run(until=lambda: a.stack.counters().get("tcp_segments_out") == 1, limit_s=1)
+    assert not one.established and one.view()["unacked"] == 0
+    w.run(until=lambda: one.established and bool(listener.accepted), limit_s=1)
+    one.push(b"last words")
+    assert one.view()["unacked"] == 10
+    one.close()
+    w.run(until=one.drained, limit_s=1)
+    assert one.view()["unacked"] == 0

@@ -155,4 +155,4 @@ struct harp_tcp *tcp_ack_unlist(struct harp_tcp *tcp)
   return tcp->ack.next;
 }
 
-void tcp_ack_set_harp_peer(struct harp_tcp *tcp) { tcp->ack.quick = 0; }
+void tcp_ack_clear_quick(struct harp_tcp *tcp) { tcp->ack.quick = 0; }

@@ -48,8 +48,7 @@ bool tcp_ack_hold(struct harp_tcp *tcp);
 struct harp_tcp *tcp_ack_take_held(struct harp_stack *stack);
 /* Removes the first connection from that list; returns the next. */
 struct harp_tcp *tcp_ack_unlist(struct harp_tcp *tcp);
-/* The peer is a HARP host: from now on bursts are acknowledged without a timer, unless the ACK is
- * shared (tcp_shared_ack.h). */
-void tcp_ack_set_harp_peer(struct harp_tcp *tcp);
+/* Forgets the quick ACKs that are still due after a loss. */
+void tcp_ack_clear_quick(struct harp_tcp *tcp);
 
 #endif

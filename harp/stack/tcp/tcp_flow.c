@@ -8,6 +8,7 @@
 #include "harp/stack/list.h"
 #include "harp/stack/packet.h"
 #include "harp/stack/pool.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/cc/cc.h"
 #include "harp/stack/tcp/tcp.h"
@@ -355,7 +356,7 @@ const char *harp_congestion_name(const char *name)
 void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us)
 {
   tcp->harp_peer = true;
-  tcp_ack_set_harp_peer(tcp);
+  tcp_ack_clear_quick(tcp);
   tcp->snd.nodelay = true;
   tcp_set_rto_min(tcp, rto_min_us * NS_PER_US);
 }
@@ -436,6 +437,13 @@ struct harp_endpoint harp_flow_peer(const struct harp_tcp *tcp)
 
 uint16_t harp_flow_local_port(const struct harp_tcp *tcp) { return tcp->local_port; }
 
+/* Once our FIN is acknowledged, SND.UNA is beyond the data. */
+static uint32_t unacked_data(const struct harp_tcp *tcp)
+{
+  bool some = tcp_synchronized(tcp) && seq_gt(tcp->snd.end, tcp->snd.una);
+  return some ? tcp->snd.end - tcp->snd.una : 0;
+}
+
 void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view)
 {
   *view = (struct harp_flow_view){
@@ -451,7 +459,7 @@ void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view)
       .rto_us = (uint32_t)(tcp->rtt.rto / NS_PER_US),
       .in_flight = tcp_in_flight(tcp),
       .retransmits = tcp->retransmits,
-      .unacked = tcp->snd.end - tcp->snd.una,
+      .unacked = unacked_data(tcp),
       .probes = tcp->probes,
       .last_progress = tcp->last_progress,
       .last_receive = tcp->last_receive,
