@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every counter and error that HARP keeps, from the one list in counters.def.
+ * Every counter that HARP keeps, from the list in counters.def.
  *
- * An instance owns an array of HARP_COUNTERS 64-bit words that only its poller
- * writes; readers (harp stat, the Prometheus exporter) map it and never write.
+ * An instance owns an array of HARP_COUNTERS 64-bit words. Only its poller writes them, except
+ * those of harp_instance_count_shared. Readers (harp stat, the Prometheus exporter) copy them and
+ * never write.
  */
 #ifndef HARP_COUNTERS_H
 #define HARP_COUNTERS_H

@@ -184,6 +184,7 @@ int harp_tcp_ready(struct harp_stack *stack, int *sockets, int max);
  *   last_data_recv  since the last acceptable segment, with or without payload
  *   last_ack_recv   since the last acknowledgement of new data or of a closed window, or since data
  *                   was sent while none was in flight
+ *   total_retrans   retransmissions, up to 64 KiB each
  *   pmtu            the peer's MSS option and 40 bytes, or the path MTU that ICMP has told
  */
 struct harp_tcp_info {

@@ -29,7 +29,7 @@ enum { NET_HANDLE_SIZE = 64 }; /* bytes; the smallest handle of any NCCL release
 enum net_completion { NET_COMPLETION_UNKNOWN, NET_COMPLETION_NEEDED, NET_COMPLETION_OPTIONAL };
 
 struct net_properties {
-  const char *name;     /* static */
+  const char *name;     /* as pci_path: valid until the last finalize */
   const char *pci_path; /* NIC's folder in sysfs; NULL: a virtual NIC */
   uint64_t guid;
   int speed_mbps;
@@ -47,6 +47,7 @@ extern const char net_name[]; /* "HARP" */
  * context returns -EINVAL. Both may block. Service thread. */
 int net_init(ncclDebugLogger_t logger, void **context);
 int net_finalize(void *context);
+/* -ENODEV: no init; -EPERM: a forked child; -EINVAL: no such device. Any thread. */
 int net_devices(int *count);
 int net_get_properties(int device, struct net_properties *properties);
 

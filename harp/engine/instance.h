@@ -61,7 +61,7 @@ struct harp_instance {
 
   /* The poll lock, and the words by which the threads synchronize. */
   _Alignas(64) atomic_bool poll_lock;
-  atomic_bool asleep;              /* the worker waits on its descriptors */
+  atomic_bool asleep;              /* the worker waits for work (sleep_until_work) */
   _Atomic(uint64_t) sleeps_until;  /* ns: end of its sleep without a wakeup */
   _Atomic(uint64_t) caller_polled; /* ns: last poll by an application thread */
   _Atomic(uint64_t) watchdog_set;  /* ns: last start of caller_watchdog; 0: it does not run */
@@ -185,11 +185,6 @@ static inline uint64_t harp_instance_running_time(const struct harp_instance *in
 {
   return instance->now - instance->held_up;
 }
-/* Whether the port has reported that its link is down. Any thread. */
-static inline bool harp_instance_link_down(const struct harp_instance *instance)
-{
-  return atomic_load_explicit(&instance->link_down, memory_order_relaxed);
-}
 /* Adds a ticker, which the caller keeps alive as long as the instance. */
 void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker *ticker);
 
@@ -216,13 +211,6 @@ static inline void harp_instance_count(struct harp_instance *instance, enum harp
                                        uint64_t amount)
 {
   instance->counters[counter] += amount;
-}
-
-/* Adds one to a counter that only this function changes. Any thread. */
-static inline void harp_instance_count_shared(struct harp_instance *instance,
-                                              enum harp_counter counter)
-{
-  __atomic_fetch_add(&instance->counters[counter], 1, __ATOMIC_RELAXED);
 }
 
 /* Sets a gauge of this instance. */
@@ -267,7 +255,22 @@ static inline void harp_instance_postpone_receive(struct harp_instance *instance
   instance->postponed_until = instance->now + HARP_POSTPONE_NS;
 }
 
-/* The functions below may be called by any thread: what they return never changes. */
+/* The functions below may be called by any thread. */
+
+/* Whether the port has reported that its link is down. */
+static inline bool harp_instance_link_down(const struct harp_instance *instance)
+{
+  return atomic_load_explicit(&instance->link_down, memory_order_relaxed);
+}
+
+/* Adds one to a counter that only this function changes. */
+static inline void harp_instance_count_shared(struct harp_instance *instance,
+                                              enum harp_counter counter)
+{
+  __atomic_fetch_add(&instance->counters[counter], 1, __ATOMIC_RELAXED);
+}
+
+/* What the next three functions return never changes. */
 
 /* The number of the instance, from 0: also that of its queue. */
 static inline unsigned harp_instance_number(const struct harp_instance *instance)

@@ -11,8 +11,8 @@
 /* Takes the result of the port's last receive. error: a negative errno; 0: the device works. */
 void harp_link_state_port(struct harp_instance *instance, int error);
 
-/* Asks for the carrier, which a packet socket does not report. At every tick: it costs a system
- * call. */
+/* Asks for the carrier, which a packet socket does not report. This costs a system call. Called at
+ * every tick, and by harp_instance_link_up. */
 void harp_link_state_watch(struct harp_instance *instance);
 
 #endif

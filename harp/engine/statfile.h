@@ -88,12 +88,12 @@ struct harp_stat_flow {
   uint32_t ssthresh;       /* bytes */
   uint32_t send_window;    /* bytes, advertised by the peer */
   uint32_t receive_window; /* bytes, advertised by this process */
-  uint32_t in_flight;      /* bytes sent, not acknowledged */
+  uint32_t in_flight;      /* bytes (RFC 6675's pipe): without those SACKed or taken for lost */
   uint32_t srtt_us;
   uint32_t rttvar_us;
   uint32_t min_rtt_us;
   uint32_t rto_us;
-  uint32_t retransmits; /* segments */
+  uint32_t retransmits; /* retransmissions, up to 64 KiB each */
   uint64_t bytes_in;    /* payload received in order */
   uint64_t bytes_out;   /* payload sent and acknowledged */
   uint64_t opened_ns;   /* CLOCK_REALTIME */
@@ -149,7 +149,8 @@ void harp_statfile_close(struct harp_statfile *file);
 void harp_statfile_forget(struct harp_statfile *file);
 
 /* An instance's HARP_COUNTERS words, page-aligned and initially zero. instance must be less than
- * identity.instances. Only that instance's poller writes them. */
+ * identity.instances. Only that instance's poller writes them, except those of
+ * harp_instance_count_shared. */
 uint64_t *harp_statfile_counters(const struct harp_statfile *file, unsigned instance);
 
 /* An entry of the flow table; index must be less than HARP_STAT_FLOWS. */

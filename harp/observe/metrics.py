@@ -23,7 +23,7 @@ INSTANCES_MOST = 8  # as many as an engine has (HARP_ENGINE_INSTANCES)
 _PEER_SUMS = (
     ("harp_peer_out_bytes_total", "Payload bytes that the peer has acknowledged.", 1),
     ("harp_peer_in_bytes_total", "Payload bytes received from the peer.", 1),
-    ("harp_peer_retransmits_total", "Segments sent again to the peer.", 1),
+    ("harp_peer_retransmits_total", "Retransmissions to the peer, up to 64 KiB each.", 1),
     (
         "harp_peer_ack_wait_seconds_total",
         "Time that flows waited for acknowledgements: the network, or the peer's processor.",

@@ -70,7 +70,7 @@ static enum health health_of(const struct link_flow *flow, uint64_t now)
 {
   struct harp_flow_view view;
   if (!flow->tcp) {
-    return HEALTH_DEAD; /* it was reset while its candidate was being opened */
+    return HEALTH_DEAD; /* its connection has ended; a new one must take its place */
   }
   harp_flow_view(flow->tcp, &view);
   if (view.unacked == 0 || view.send_window == 0) {

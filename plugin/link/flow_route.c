@@ -110,7 +110,7 @@ static bool try_next_route(struct link_flow *flow)
   struct flow_route current = {flow->at, flow->peer};
   unsigned count = find_routes(flow, list);
   for (unsigned i = 0; i < count; i++) {
-    const struct flow_route *route = &list[flow->attempts++ % count];
+    const struct flow_route *route = &list[flow->next_route++ % count];
     if (!harp_engine_link_up(route->at->nic->engine)) {
       continue;
     }
@@ -167,12 +167,12 @@ static bool try_routes(struct link_flow *flow, bool down, uint64_t now)
   }
   if (flow->candidate) {
     flow_close_free(flow->candidate, FLOW_CLOSE_RESET);
-  } else if (flow->attempts > 0 && now - flow->tried < ROUTE_TIME) {
+  } else if (flow->next_route > 0 && now - flow->tried < ROUTE_TIME) {
     return true; /* the last attempt was refused at once */
   }
   flow->tried = now;
-  if (flow->attempts == 0 && !down && harp_engine_link_up(flow->at->nic->engine)) {
-    flow->attempts = 1;
+  if (flow->next_route == 0 && !down && harp_engine_link_up(flow->at->nic->engine)) {
+    flow->next_route = 1;
     return false;
   }
   return try_next_route(flow);
@@ -190,7 +190,7 @@ bool flow_watch_route(struct link_flow *flow, bool dead, uint64_t now)
   if (dead || down) {
     return try_routes(flow, down, now);
   }
-  flow->attempts = 0;
+  flow->next_route = 0;
   flow_move_accepted(&flow->link->moves[flow->number]);
   if (!flow->candidate) {
     try_preferred_route(flow, now);

@@ -145,7 +145,8 @@ struct flow_route {
 };
 
 struct link_flow {
-  struct net_link *link;                         /* NULL: the link is closed and the flow lingers */
+  /* NULL: unauthenticated, another flow's new connection, or lingering after its link was closed */
+  struct net_link *link;
   struct net_listener *listener;                 /* until the hello was accepted */
   struct link_flow *next;                        /* of its instance's list */
   struct link_flow *unauth_older, *unauth_newer; /* while listener is set */
@@ -167,18 +168,19 @@ struct link_flow {
   struct flow_move *move;      /* the move that this flow was created for */
   struct harp_endpoint peer;   /* sender: the other end of its connection */
   struct flow_route preferred; /* sender: as it was opened */
-  unsigned attempts;           /* moves tried since the last success */
+  unsigned next_route;         /* sender: index of the next route to try; 0: the connection works */
   unsigned idle_ticks;         /* sender: ticks without progress, over all connections */
   unsigned reopened;           /* sender: new connections since the last progress */
   uint64_t idle_acked;         /* sender: acked at the last progress */
-  uint64_t tried;              /* ns: when the last move began */
-  uint64_t lost;        /* ns, running time: when it lost its connection, or its link; 0: neither */
-  uint64_t born;        /* ns, running time of its instance: when it was created */
-  uint64_t probed;      /* ns: when the last liveness probe was sent */
-  uint64_t waits_since; /* ns: the last tick at which the peer was not overdue */
-  uint64_t opened;      /* ns, CLOCK_REALTIME: when it was created */
-  int published;        /* entry of the statistics file; -1: none */
-  uint64_t message_time;                   /* ns: sum of the messages in message_times */
+  uint64_t tried;              /* ns: when a route was last tried */
+  /* ns, running time: begin of its linger, or of what flow_watch_lost or _ended limits; 0: none */
+  uint64_t lost;
+  uint64_t born;         /* ns, running time of its instance: when created or adopted by it */
+  uint64_t probed;       /* ns: when the last liveness probe was sent */
+  uint64_t waits_since;  /* ns: the last tick at which the peer was not overdue */
+  uint64_t opened;       /* ns, CLOCK_REALTIME: when it was created */
+  int published;         /* entry of the statistics file; -1: none */
+  uint64_t message_time; /* ns: sum of the messages in message_times */
   uint32_t message_times[HARP_STAT_TIMES]; /* as in struct harp_stat_flow */
 
   uint8_t handshake_out[HANDSHAKE_SIZE]; /* the hello or welcome we sent, until acknowledged */
@@ -339,9 +341,8 @@ __attribute__((format(printf, 3, 4))) void link_fail(struct net_link *link, int 
  * request is posted; that request fails. Under a poll lock. */
 void link_peer_closed(struct net_link *link);
 /* Ends the link's flows on all instances: with FIN if no request is outstanding and the link has
- * not failed, else with RST.
- * User memory is not touched afterwards. false: a worker does not answer and may still use the
- * link. Service thread. */
+ * not failed, else with RST. User memory is not touched afterwards. false: a worker does not
+ * answer and may still use the link. Service thread. */
 bool link_detach(struct net_link *link);
 /* Detaches the link, and frees it if no worker still uses it. Service thread. */
 void link_destroy(struct net_link *link);
@@ -362,12 +363,11 @@ bool link_idle(const struct net_link *link);
 
 /* --- link_connect.c --- */
 
-/* At every tick: fails a link that does not open within timeout_ms, or for which NCCL has stopped
- * calling connect. Under a poll lock. */
+/* At every tick: fails a link that does not open within timeout_ms (if it is spread and receives,
+ * four times that), or for which NCCL has stopped calling connect. Under a poll lock. */
 void link_watch_opening(struct link_flow *flow);
 /* The peer's welcome is complete in flow->rx_header. false: the flow was freed. Under its poll
- * lock.
- */
+ * lock. */
 bool connector_input(struct link_flow *flow);
 
 /* --- plugin/registration.c --- */

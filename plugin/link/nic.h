@@ -35,7 +35,8 @@ struct nic_instance {
   struct harp_ticker ticker;
   struct transport_nic *nic;
   struct harp_instance *instance;
-  struct link_flow *flows; /* all flows; those without link and listener linger */
+  /* All flows. Those without link and listener linger, or are new connections of other flows. */
+  struct link_flow *flows;
   struct link_flow *unauth_oldest, *unauth_newest; /* connected, no hello yet */
   unsigned unauthenticated;
   struct used_port *used_ports;

@@ -213,7 +213,7 @@ struct harp_tcp {
   uint32_t local_address; /* network order */
   uint8_t state;
   bool timestamps;  /* both SYNs carried the option (RFC 7323) */
-  bool fin_waiting; /* a FIN arrived out of order; its sequence number is rcv.fin_seq */
+  bool fin_waiting; /* a FIN has arrived and RCV.NXT has not reached it yet; rcv.fin_seq */
   bool detached;    /* the owner has closed it; the stack finishes the close alone */
   struct tcp_ts ts;
   struct tcp_rcv rcv;

@@ -346,12 +346,13 @@ bool tcp_send_new_probe(struct harp_tcp *tcp)
   return length && send_new(tcp, length, false, FOR_TRANSFER);
 }
 
-/* Sends the first segment in flight again, without a change to its record. */
+/* Sends the first segment in flight again. Its record gets no new send time; it only counts as
+ * retransmitted, so it gives no RTT sample (Karn). */
 static bool resend_first(struct harp_tcp *tcp)
 {
   struct harp_record *record = tcp->flight.first;
   uint32_t payload = record->end - record->seq - record->fin;
-  record->transmits = 2; /* no RTT sample from it (Karn) */
+  record->transmits = 2;
   /* A bare FIN needs no window: the peer accepts it at once. */
   bool fin_sent;
   return tcp_transmit_payload(tcp, record->reference, record->seq, HARP_MIN(payload, tcp->snd.mss),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RACK's reordering window: how long a hole may be due to reordering before it counts as a loss
- * (RFC 8985, 6.2, steps 3 and 4).
+ * RACK (RFC 8985, 6): takes data for lost by its send time. The reordering window is how long a
+ * hole may be due to reordering before it counts as a loss (6.2, steps 3 and 4).
  *
  * The RFC's window is a quarter of the minimum RTT. It grows by another quarter in each round trip
  * with a DSACK. Two events show the lateness of reordered segments earlier: a hole that is filled

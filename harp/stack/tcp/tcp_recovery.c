@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loss detection and recovery: RACK-TLP (RFC 8985), the retransmission timeout (RFC 6298), and the
- * undo of a reaction that a DSACK (RFC 3708) or a timestamp echo (RFC 3522) shows to be spurious.
+ * Loss detection and recovery: when recovery begins and ends (RFC 8985, or RFC 6582 without SACK),
+ * and recovery after an RTO (RFC 6298).
  */
 
 #include "harp/stack/tcp/tcp_recovery.h"
