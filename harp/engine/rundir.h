@@ -13,7 +13,6 @@
 #ifndef HARP_ENGINE_RUNDIR_H
 #define HARP_ENGINE_RUNDIR_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #define HARP_RUN_DIR_DEFAULT "/usr/local/tfabric/tools/run"

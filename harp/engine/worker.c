@@ -8,11 +8,9 @@
  * the time slice of another thread, but the kernel runs a sleeper as soon as its descriptor is
  * readable.
  */
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <string.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 

@@ -69,7 +69,7 @@ struct handle {
   uint16_t ports[HANDLE_INSTANCES]; /* host order; one per instance of the listener */
   uint8_t instances;
   uint8_t flags; /* enum handle_flags */
-  uint16_t mtu;
+  uint16_t mtu;  /* this release does not use the peer's: see hello and welcome */
   uint8_t token[TOKEN_SIZE];
   unsigned device; /* of the NIC that listens; HANDLE_NO_DEVICE: the peer does not tell */
 };
@@ -136,7 +136,7 @@ struct welcome {
   uint64_t link;
   uint16_t flow;
   uint16_t mtu;
-  uint32_t epoch;
+  uint32_t epoch;    /* that of the hello; this release does not use the peer's */
   uint64_t received; /* bytes of chunks received in all earlier epochs */
   uint8_t proof[PROOF_SIZE];
 };

@@ -6,7 +6,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/uio.h>
 
 /*
  * A running one's-complement sum over several pieces of data. odd: the sum covers an odd number of

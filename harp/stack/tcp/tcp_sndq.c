@@ -179,13 +179,10 @@ void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record)
   *(record->newer ? &record->newer->older : last) = record->older;
 }
 
-struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32_t end,
-                                      struct harp_reference *reference, bool fin)
+void tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32_t end,
+                       struct harp_reference *reference, bool fin)
 {
   struct harp_record *record = pool_get(&tcp->stack->records);
-  if (!record) {
-    return NULL;
-  }
   *record = (struct harp_record){
       .prev = tcp->flight.last,
       .reference = reference,
@@ -198,7 +195,6 @@ struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32
   *(tcp->flight.last ? &tcp->flight.last->next : &tcp->flight.first) = record;
   tcp->flight.last = record;
   tcp_record_sent(tcp, record);
-  return record;
 }
 
 struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record, uint32_t seq)

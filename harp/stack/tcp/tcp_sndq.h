@@ -50,8 +50,10 @@ void tcp_sndq_clear(struct harp_tcp *tcp);
 int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32_t length,
                     struct iovec *iov, int max, uint32_t *covered);
 struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t seq);
-struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32_t end,
-                                      struct harp_reference *reference, bool fin);
+/* Adds the record of [seq, end), which was sent now. reference: holds the byte at seq. The caller
+ * has found a free record. */
+void tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32_t end,
+                       struct harp_reference *reference, bool fin);
 /* Splits a record at seq, which lies within it. The record is not SACKed. Returns the right part;
  * NULL: no memory. */
 struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record,
