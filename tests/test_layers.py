@@ -26,6 +26,7 @@ NEUTRAL = (
     "harp/frame.h",
     "harp/headers.h",
     "harp/fnv1a.h",
+    "harp/time_units.h",
     "harp/counters.h",
     "harp/counters.def",
     "harp/counter_aliases.def",
@@ -81,14 +82,22 @@ LAYERS = {
     ),
     "plugin": Layer(
         ("plugin/*",),
-        ("plugin/*", "harp/engine/*", "harp/stack/flow.h", "harp/counters.h", "harp/fnv1a.h"),
+        ("plugin/*", "harp/engine/*", "harp/stack/flow.h", "harp/counters.h", "harp/fnv1a.h",
+         "harp/time_units.h"),
     ),
     "agent": Layer(("harp/agent/*",), ("harp/agent/*", "dpdk_glue/*")),
     "glibc floor": Layer(("harp/glibc_floor*",), ()),
     "numbers": Layer(("harp/parse_number.h",), ()),
     "nc": Layer(
         ("harp/nc/*",),
-        ("harp/nc/*", "harp/engine/*", "harp/stack.h", "harp/stack/flow.h", "harp/parse_number.h"),
+        (
+            "harp/nc/*",
+            "harp/engine/*",
+            "harp/stack.h",
+            "harp/stack/flow.h",
+            "harp/parse_number.h",
+            "harp/time_units.h",
+        ),
     ),
     # The measuring program loads any plugin; of ours it knows NCCL's types only.
     "bench": Layer(

@@ -14,8 +14,6 @@
 #include "harp/engine/config_values.h"
 
 enum {
-  ANYWHERE = false,
-  FILE_ONLY = true,
   QUOTED_MAX = 64, /* bytes of an invalid value that an error line quotes */
   /* Bytes of a value and its end. The longest is `peers`: "255.255.255.255/32" and ", " each. */
   VALUE_SIZE = HARP_CONFIG_PEERS_MAX * 20 + 1,

@@ -23,6 +23,7 @@ enum {
   HARP_CONFIG_PATH_SIZE = 256,
   HARP_CONFIG_CORES_MAX = 64,
   HARP_CONFIG_PEERS_MAX = 64,
+  HARP_PCI_ID_SIZE = 16, /* of "0000:3b:00.0", with its end */
 };
 
 enum harp_config_key {
@@ -72,7 +73,7 @@ struct harp_config {
   uint32_t gateway;                     /* network order; 0: the device's */
   uint16_t mtu;                         /* bytes; 0: the device's */
   uint8_t mac[6];                       /* zero: the device's */
-  char gpu[16];                         /* "0000:3b:00.0", lower case; "": any */
+  char gpu[HARP_PCI_ID_SIZE];           /* "0000:3b:00.0", lower case; "": any */
   char pci_path[HARP_CONFIG_PATH_SIZE]; /* "": none */
   uint32_t speed_mbps;                  /* 0: the device's */
   uint32_t instances;                   /* 0: harp_instances_choose decides */

@@ -250,7 +250,7 @@ static bool read_hex(const char **text, int max_digits, unsigned *number)
 }
 
 /* NVML prints the domain with eight digits, sysfs with four, and lspci omits it. */
-bool harp_pci_id_parse(const char *text, char *out)
+bool harp_pci_id_parse(const char *text, char out[HARP_PCI_ID_SIZE])
 {
   unsigned part[3] = {0, 0, 0}, function;
   int parts = strchr(text, ':') == strrchr(text, ':') ? 2 : 3;
@@ -264,8 +264,8 @@ bool harp_pci_id_parse(const char *text, char *out)
       function > 7) {
     return false;
   }
-  snprintf(out, 16, "%04x:%02x:%02x.%x", part[0] & 0xffff, part[1] & 0xff, part[2] & 0x1f,
-           function & 7);
+  snprintf(out, HARP_PCI_ID_SIZE, "%04x:%02x:%02x.%x", part[0] & 0xffff, part[1] & 0xff,
+           part[2] & 0x1f, function & 7);
   return true;
 }
 

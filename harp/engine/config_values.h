@@ -11,6 +11,9 @@
 
 #include "harp/engine/config.h"
 
+/* The scopes of config_keys.def: whether a key may be set in the environment, too. */
+enum { ANYWHERE = false, FILE_ONLY = true };
+
 struct harp_config_kind {
   bool (*read)(const struct harp_config_key_info *key, const char *text, void *field);
   void (*write)(const void *field, char *out, size_t size);
@@ -20,7 +23,7 @@ extern const struct harp_config_kind harp_config_DEVICE, harp_config_ADDRESS, ha
     harp_config_UINT16, harp_config_UINT32, harp_config_MAC, harp_config_GPU, harp_config_PATH,
     harp_config_CORES, harp_config_PORTS, harp_config_PEERS, harp_config_CHOICE;
 
-/* "3B:00.0", "00000000:3b:00.0" -> "0000:3b:00.0" (16 bytes). */
-bool harp_pci_id_parse(const char *text, char *out);
+/* "3B:00.0", "00000000:3b:00.0" -> "0000:3b:00.0". */
+bool harp_pci_id_parse(const char *text, char out[HARP_PCI_ID_SIZE]);
 
 #endif

@@ -16,6 +16,7 @@
 #include "harp/engine/link_state.h"
 #include "harp/engine/log.h"
 #include "harp/headers.h"
+#include "harp/time_units.h"
 
 /* Callers start the watchdog again after this time. Programming the core's timer takes some 10 us
  * in a virtual machine, so the interval is long. */
@@ -25,7 +26,9 @@ enum {
   BURST = 32,          /* frames per receive call, before acknowledgements are sent */
   LOOP_LIMIT = 1024,   /* frames of this process to itself that may wait */
   RECLAIM_US = 100000, /* time for a device to return its buffers */
-  TIMERS_WAIT = 16,    /* consecutive polls with frames, after which timers run in any case */
+  CALL_YIELDS = 64,    /* a caller yields so often before it sleeps between its polls */
+  CALL_SLEEP_US = 20,
+  TIMERS_WAIT = 16, /* consecutive polls with frames, after which timers run in any case */
 };
 
 /* --- Output --- */
@@ -88,7 +91,7 @@ static int transmit(void *user, const struct harp_tx_frame *frame)
   int result = instance->port->ops->transmit(instance->port, instance->queue, frame);
   bool full = result == -EAGAIN;
   if (full && !instance->port_full) {
-    harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_full, 0, 0);
+    harp_trace(&instance->trace, instance->now, HARP_TRACE_NO_FLOW, HARP_TRACE_port_full, 0, 0);
   }
   instance->port_full = full;
   if (instance->capture.count && result == 0) {
@@ -285,7 +288,7 @@ static bool poll_once(struct harp_instance *instance)
   }
   instance->last_work = instance->now;
   if (frames || out) {
-    harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_poll, frames, out);
+    harp_trace(&instance->trace, instance->now, HARP_TRACE_NO_FLOW, HARP_TRACE_poll, frames, out);
   }
   return true;
 }
@@ -437,12 +440,12 @@ int harp_instance_call(struct harp_instance *instance,
       break;
     }
     int expected = CALL_WAITING;
-    if (harp_ran_ns(&waited) >= timeout_ms * 1000000ull &&
+    if (harp_ran_ns(&waited) >= timeout_ms * NS_PER_MS &&
         atomic_compare_exchange_strong(&call->state, &expected, CALL_ABANDONED)) {
       return -ETIMEDOUT; /* the next poll frees it */
     }
-    if (round > 64) {
-      harp_sleep_us(20);
+    if (round > CALL_YIELDS) {
+      harp_sleep_us(CALL_SLEEP_US);
     } else {
       sched_yield();
     }

@@ -43,6 +43,9 @@ struct harp_ticker {
 /* The longest time for which an instance takes no frames from its port on request. */
 #define HARP_POSTPONE_NS 20000ull
 
+/* Time for an instance to begin a call, also on a busy host (harp_instance_call). */
+enum { HARP_INSTANCE_CALL_MS = 1000 };
+
 /* A frame that this process sends to itself. */
 struct harp_loop_frame {
   struct harp_loop_frame *next;
@@ -220,7 +223,7 @@ static inline void harp_instance_gauge(struct harp_instance *instance, enum harp
   instance->counters[counter] = value;
 }
 
-/* Records an event; local_port 0xffff: of no flow. */
+/* Records an event; local_port: HARP_TRACE_NO_FLOW if it is of no flow. */
 static inline void harp_instance_trace(struct harp_instance *instance, uint16_t local_port,
                                        enum harp_trace_event event, uint32_t a, uint32_t b)
 {

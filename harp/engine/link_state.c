@@ -35,7 +35,8 @@ static void end_outage(struct harp_instance *instance)
   instance->outage = 0;
   instance->counters[HARP_COUNTER_port_down] = 0;
   instance->link_changed = instance->now;
-  harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_back, 0, (uint32_t)ms);
+  harp_trace(&instance->trace, instance->now, HARP_TRACE_NO_FLOW, HARP_TRACE_port_back, 0,
+             (uint32_t)ms);
   if (speaks_for_nic(instance)) {
     harp_log_post(HARP_LOG_INFO, "HARP: the device %.64s is back after %.1f s. Links use it again.",
                   instance->config->device, (double)ms / 1000);
@@ -54,7 +55,8 @@ void harp_link_state_port(struct harp_instance *instance, int error)
   if (!down) {
     return; /* the outage ends with the next look at the carrier, which may come later */
   }
-  harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_error, (uint32_t)-error, 0);
+  harp_trace(&instance->trace, instance->now, HARP_TRACE_NO_FLOW, HARP_TRACE_port_error,
+             (uint32_t)-error, 0);
   if (!instance->outage && error == -EADDRNOTAVAIL) {
     begin_outage(instance, "has another MAC address",
                  "set the old MAC address again, or restart the job");
@@ -81,7 +83,7 @@ void harp_link_state_watch(struct harp_instance *instance)
     end_outage(instance);
     return;
   }
-  harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_carrier_lost, 0, 0);
+  harp_trace(&instance->trace, instance->now, HARP_TRACE_NO_FLOW, HARP_TRACE_carrier_lost, 0, 0);
   if (speaks_for_nic(instance)) {
     instance->counters[HARP_COUNTER_port_carrier_losses]++;
   }

@@ -40,7 +40,7 @@ static bool is_namesake(const char *folder, const char *interface)
 }
 
 /* Writes the PCI id of a device that DPDK drives; false: it is no PCI device. */
-static bool dpdk_pci_id(const char *device, char id[16])
+static bool dpdk_pci_id(const char *device, char id[HARP_PCI_ID_SIZE])
 {
   char text[32];
 
@@ -54,7 +54,7 @@ static bool dpdk_pci_id(const char *device, char id[16])
 /* Writes the path of the device's folder in sysfs; false: it has none. */
 static bool device_link(const char *device, const char *root, char *out, size_t size)
 {
-  char interface[IF_NAMESIZE], id[16];
+  char interface[IF_NAMESIZE], id[HARP_PCI_ID_SIZE];
 
   if (dpdk_pci_id(device, id)) {
     return snprintf(out, size, "%s/sys/bus/pci/devices/%s", root, id) < (int)size;
@@ -82,7 +82,7 @@ static bool nic_link(const struct harp_config *config, const char *root, char *o
  * false: the path has no PCI function. */
 static bool end_at_function(char *path)
 {
-  char id[16];
+  char id[HARP_PCI_ID_SIZE];
 
   for (char *slash; (slash = strrchr(path, '/')); *slash = '\0') {
     if (harp_pci_id_parse(slash + 1, id)) {
@@ -216,7 +216,7 @@ void harp_nic_function(const struct harp_config *config, const char *root, char 
 void harp_nic_identity(const struct harp_config *config, const char *root, char *out, size_t size)
 {
   const char *device = harp_config_innermost(config->device);
-  char interface[IF_NAMESIZE], function[PATH_MAX], folder[PATH_MAX], id[16];
+  char interface[IF_NAMESIZE], function[PATH_MAX], folder[PATH_MAX], id[HARP_PCI_ID_SIZE];
   bool kernels = harp_config_interface(device, interface);
   int port = 0;
 

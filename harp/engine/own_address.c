@@ -19,8 +19,7 @@
 enum {
   PROBES = 3, /* PROBE_NUM */
   PROBE_WAIT_US = 100000,
-  CALL_MS = 1000,    /* time for a worker to run a call, on a busy host */
-  ANNOUNCE_MS = 100, /* shorter, since the announcement is optional */
+  ANNOUNCE_MS = 100, /* shorter than other calls, since the announcement is optional */
 };
 
 bool harp_own_address_doubtful(const struct harp_port_info *info)
@@ -73,9 +72,9 @@ static int judge_all(struct harp_engine *engine, char *error)
 {
   for (unsigned i = engine->instance_count; i-- > 0;) {
     struct verdict verdict = {0};
-    int result = harp_instance_barrier(engine->instances[i], CALL_MS);
+    int result = harp_instance_barrier(engine->instances[i], HARP_INSTANCE_CALL_MS);
     if (result == 0) {
-      result = harp_instance_call(engine->instances[i], judge, &verdict, CALL_MS);
+      result = harp_instance_call(engine->instances[i], judge, &verdict, HARP_INSTANCE_CALL_MS);
     }
     if (result == 0 && verdict.result != 0) {
       say(engine, verdict.mac, error);
@@ -94,7 +93,7 @@ int harp_own_address_take(struct harp_engine *engine, char *error)
   int result = 0;
   if (harp_own_address_doubtful(&engine->port->info)) {
     for (int i = 0; i < PROBES && result == 0; i++) {
-      result = harp_instance_call(first, probe, NULL, CALL_MS);
+      result = harp_instance_call(first, probe, NULL, HARP_INSTANCE_CALL_MS);
       harp_sleep_us(PROBE_WAIT_US);
     }
     result = result == 0 ? judge_all(engine, error) : result;
@@ -103,7 +102,8 @@ int harp_own_address_take(struct harp_engine *engine, char *error)
   }
   if (result == -ETIMEDOUT) {
     snprintf(error, HARP_ENGINE_ERROR_SIZE,
-             "a worker thread did not run within %d ms: this host is too busy", CALL_MS);
+             "a worker thread did not run within %d ms: this host is too busy",
+             HARP_INSTANCE_CALL_MS);
   }
   return result;
 }

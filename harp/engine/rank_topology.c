@@ -167,7 +167,7 @@ static void visible_entry(int local_rank, char *out, size_t size)
 
 static int is_pci_id(const struct dirent *entry)
 {
-  char id[16];
+  char id[HARP_PCI_ID_SIZE];
 
   return harp_pci_id_parse(entry->d_name, id);
 }

@@ -7,10 +7,6 @@
 
 #include "harp/engine/engine.h"
 
-enum {
-  RECLAIM_CALL_MS = 1000,
-};
-
 void harp_regions_init(struct harp_regions *regions)
 {
   pthread_mutex_init(&regions->lock, NULL);
@@ -113,7 +109,7 @@ static int reclaim_all(struct harp_engine *engine)
 {
   int result = 0;
   for (unsigned i = 0; i < engine->instance_count; i++) {
-    int called = harp_instance_call(engine->instances[i], reclaim, &result, RECLAIM_CALL_MS);
+    int called = harp_instance_call(engine->instances[i], reclaim, &result, HARP_INSTANCE_CALL_MS);
     result = called ? called : result;
   }
   return result;

@@ -47,8 +47,10 @@ enum { HARP_TRACE_ENTRIES = 64 * 1024 }; /* 1 MiB per instance */
 int harp_trace_create(struct harp_trace *trace, size_t entries);
 void harp_trace_destroy(struct harp_trace *trace);
 
-/* Records an event. flow: the connection's local port; 0xffff: the instance itself. Thread: the
- * instance's poller. */
+enum { HARP_TRACE_NO_FLOW = 0xffff };
+
+/* Records an event. flow: the connection's local port; HARP_TRACE_NO_FLOW: the instance itself.
+ * Thread: the instance's poller. */
 static inline void harp_trace(struct harp_trace *trace, uint64_t now_ns, unsigned flow,
                               enum harp_trace_event event, uint32_t a, uint32_t b)
 {

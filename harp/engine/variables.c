@@ -5,11 +5,9 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "harp/engine/config.h"
+#include "harp/engine/config_values.h"
 
 enum {
-  ANYWHERE = false,
-  FILE_ONLY = true,
   TOOLS = true,
   NAME_SIZE = 64,
   LIKE_MAX = 3, /* edit distance up to which a name counts as misspelt */

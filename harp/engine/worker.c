@@ -24,6 +24,8 @@
 #define LONG_YIELD_NS 100000ull    /* another thread has probably run meanwhile */
 #define LONG_YIELDS 2              /* in a row: the CPU is crowded, and not just interrupted */
 #define CROWDED_FOR_NS 50000000ull /* until the worker yields again on a crowded CPU */
+#define SLEEP_MOST_NS 1000000000ull
+#define SLEEP_DOWN_NS 50000000ull  /* the same if the device is down, which cannot wake it */
 #define CALLER_FRESH_NS 300000ull  /* a caller that has polled within this time will poll again */
 #define LAST_COUNT_NS 100000000ull /* bound of harp_instance_stop's wait for the poll lock */
 
@@ -113,7 +115,7 @@ static void sleep_until_work(struct harp_instance *instance, struct crowd *crowd
   uint64_t now = harp_clock_ns();
   uint64_t deadline = harp_instance_deadline(instance);
   bool down = atomic_load_explicit(&instance->link_down, memory_order_relaxed);
-  uint64_t longest = now + (down ? 50000000ull : 1000000000ull);
+  uint64_t longest = now + (down ? SLEEP_DOWN_NS : SLEEP_MOST_NS);
   atomic_store(&instance->sleeps_until, deadline < longest ? deadline : longest);
   atomic_store(&instance->asleep, true);
   bool stay = deadline <= now || atomic_load(&instance->posts) ||
@@ -121,7 +123,7 @@ static void sleep_until_work(struct harp_instance *instance, struct crowd *crowd
               instance->port->ops->arm(instance->port, instance->queue, true);
   if (!stay) {
     instance->counters[HARP_COUNTER_sleeps]++;
-    harp_trace(&instance->trace, now, 0xffff, HARP_TRACE_sleep, 0,
+    harp_trace(&instance->trace, now, HARP_TRACE_NO_FLOW, HARP_TRACE_sleep, 0,
                (uint32_t)((atomic_load(&instance->sleeps_until) - now) / 1000));
   }
   harp_instance_let_go(instance);

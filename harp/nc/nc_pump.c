@@ -8,14 +8,13 @@
 #include <unistd.h>
 
 #include "harp/engine/clock.h"
+#include "harp/time_units.h"
 
 enum {
   BUFFER = 256 * 1024, /* bytes in each direction; fits in a core's cache */
   STEPS = 32,          /* steps between two polls; more than one burst of frames needs */
 };
 
-#define NS_PER_MS 1000000ull
-#define NS_PER_S 1000000000ull
 #define LAST_ACK_NS (10 * NS_PER_S)     /* wait for the last acknowledgement from a silent peer */
 #define TIME_WAIT_MAX_NS (1 * NS_PER_S) /* upper bound of the time in TIME-WAIT */
 

@@ -42,6 +42,19 @@ static inline uint32_t load_address(const uint8_t *p)
 
 static inline void store_address(uint8_t *p, uint32_t address) { memcpy(p, &address, 4); }
 
+/* Returns the size of a hash table for so many entries: a power of two. *shift: 64 minus its
+ * logarithm. */
+static inline uint32_t hash_buckets(uint32_t entries, uint32_t *shift)
+{
+  uint32_t buckets = 16;
+  *shift = 64 - 4;
+  while (buckets < entries) {
+    buckets *= 2;
+    (*shift)--;
+  }
+  return buckets;
+}
+
 #define HARP_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define HARP_MAX(a, b) ((a) > (b) ? (a) : (b))
 

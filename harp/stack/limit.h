@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "harp/time_units.h"
+
 /* Initialise it with zeroes. */
 struct harp_limit {
   uint64_t since; /* ns: start of the current second */
@@ -15,7 +17,7 @@ struct harp_limit {
 /* Counts one event; false: the limit of `most` events in this second is exceeded. now: ns. */
 static inline bool limit_allows(struct harp_limit *limit, uint64_t now, uint32_t most)
 {
-  if (now - limit->since >= 1000000000ull) {
+  if (now - limit->since >= NS_PER_S) {
     limit->since = now;
     limit->count = 0;
   }

@@ -85,19 +85,10 @@ static int create_pools(struct harp_stack *stack)
   uint32_t connections = config->max_connections;
   /* References and records: one for each packet buffer, and four more for each connection. */
   uint32_t pieces = config->packets + 4 * connections;
-  stack->bucket_count = 16;
-  stack->bucket_shift = 64 - 4;
-  while (stack->bucket_count < connections) {
-    stack->bucket_count *= 2;
-    stack->bucket_shift--;
-  }
+  stack->bucket_count = hash_buckets(connections, &stack->bucket_shift);
   stack->bucket_multiplier = harp_siphash(config->seed, stack->bucket_count, 0) | 1;
-  uint32_t listeners = HARP_MIN(connections + 16, (uint32_t)HARP_MAX_LISTENERS), chains = 16;
-  stack->listener_shift = 64 - 4;
-  while (chains < listeners) {
-    chains *= 2;
-    stack->listener_shift--;
-  }
+  uint32_t listeners = HARP_MIN(connections + 16, (uint32_t)HARP_MAX_LISTENERS);
+  uint32_t chains = hash_buckets(listeners, &stack->listener_shift);
   stack->buckets = calloc(stack->bucket_count, sizeof *stack->buckets);
   stack->listeners = calloc(chains, sizeof *stack->listeners);
   stack->heap = calloc(connections, sizeof *stack->heap);

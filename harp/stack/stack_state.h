@@ -12,12 +12,16 @@
 #include "harp/stack/limit.h"
 #include "harp/stack/list.h"
 #include "harp/stack/pool.h"
-
-#define NS_PER_US 1000ull
-#define NS_PER_MS 1000000ull
-#define NS_PER_S 1000000000ull
+#include "harp/time_units.h"
 
 enum { HARP_MAX_LISTENERS = 4096 };
+
+/* Connections share packet buffers and transmit records. 1/SHARE of them is not for ... */
+enum {
+  RECEIVE_SHARE = 4, /* packet buffers: copied data to send */
+  ORDERED_SHARE = 8, /* packet buffers: out-of-order data */
+  SACK_SHARE = 8,    /* records: the edges of SACK blocks */
+};
 
 struct harp_listener;
 struct harp_neighbour;

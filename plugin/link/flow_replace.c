@@ -10,6 +10,7 @@
 #include <errno.h>
 
 #include "harp/engine/log.h"
+#include "harp/time_units.h"
 #include "plugin/link/link.h"
 
 /* A flow is dead after this time without progress while the peer sends on other flows ... */
@@ -29,7 +30,7 @@ static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 /* Limits a stall to half of timeout_ms; the other half remains for a new connection. */
 static uint64_t bounded(const struct link_flow *flow, uint64_t stall_limit)
 {
-  uint64_t half = flow_config(flow)->timeout_ms * 1000000ull / 2;
+  uint64_t half = flow_config(flow)->timeout_ms * NS_PER_MS / 2;
   return smaller(stall_limit, larger(half, STALL_MIN));
 }
 
@@ -79,7 +80,7 @@ static enum health health_of(const struct link_flow *flow, uint64_t now)
   }
   /* Answers may have stayed unread while this process did not run. */
   uint64_t since = larger(view.last_progress, harp_instance_resumed(flow->instance));
-  uint64_t rto = view.rto_us * 1000ull;
+  uint64_t rto = view.rto_us * NS_PER_US;
   uint64_t stuck = now - since;
   uint64_t stall_limit = bounded(flow, larger(4 * rto, STALL_MIN));
   if (stuck > bounded(flow, alone_limit(flow, rto)) ||
@@ -188,7 +189,7 @@ void flow_watch(struct link_flow *flow, uint64_t now)
   /* The receiver may have dropped the old connection once the hello is sent. The sender cannot
    * return to it, so the candidate gets all of timeout_ms. */
   uint64_t time = candidate->state == FLOW_OPENING ? PORT_TIME
-                                                   : flow_config(flow)->timeout_ms * 1000000ull;
+                                                   : flow_config(flow)->timeout_ms * NS_PER_MS;
   bool recovered = candidate->state == FLOW_OPENING && !dead;
   if (recovered || harp_instance_running_time(flow->instance) - candidate->born > time) {
     flow_close_free(candidate, FLOW_CLOSE_RESET);

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 
+#include "harp/time_units.h"
 #include "plugin/link/link.h"
 
 enum {
@@ -150,7 +151,7 @@ static void give_up(struct link_flow *flow)
 static bool is_refused(const struct link_flow *flow)
 {
   const struct flow_move *move = &flow->link->moves[flow->number];
-  unsigned half = (unsigned)(flow_config(flow)->timeout_ms * 1000000ull / 2 / ROUTE_TIME);
+  unsigned half = (unsigned)(flow_config(flow)->timeout_ms * NS_PER_MS / 2 / ROUTE_TIME);
   unsigned resets_most = half > REFUSALS_MOST ? half : REFUSALS_MOST;
   return atomic_load(&move->refusals) >= REFUSALS_MOST || atomic_load(&move->resets) >= resets_most;
 }
@@ -211,7 +212,7 @@ void flow_watch_lost(struct link_flow *flow)
     flow->lost = flow->tcp ? 0 : running;
     return;
   }
-  if (running - flow->lost > flow_config(flow)->timeout_ms * 1000000ull) {
+  if (running - flow->lost > flow_config(flow)->timeout_ms * NS_PER_MS) {
     link_fail(flow->link, -ETIMEDOUT,
               "flow %u: it lost its connection, and no NIC of this host reaches the peer: is the "
               "peer's host up, and does a firewall let TCP through?",
@@ -229,7 +230,7 @@ void flow_watch_ended(struct link_flow *flow)
   unsigned timeout_ms = flow_config(flow)->timeout_ms;
   if (link_idle(link)) {
     flow->lost = running;
-  } else if (running - flow->lost > timeout_ms * 1000000ull) {
+  } else if (running - flow->lost > timeout_ms * NS_PER_MS) {
     link_fail(link, -ECONNRESET,
               "flow %u: the peer closed it, and no other flow brought the expected message within "
               "timeout_ms (%u): the peer aborted, or its process ended: see that host's log",

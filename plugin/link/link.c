@@ -10,6 +10,7 @@
 
 #include "harp/engine/clock.h"
 #include "harp/engine/log.h"
+#include "harp/time_units.h"
 #include "plugin/link/link.h"
 
 enum {
@@ -274,7 +275,7 @@ static bool link_owes(const struct net_link *link, bool *silent)
   *silent = asks;
   for (unsigned i = 0; i < link->part_count && asks; i++) {
     bool answers = harp_instance_call(link->parts[i].instance, find_unacknowledged, &draining,
-                                      LINK_CLOSE_MS) == 0;
+                                      HARP_INSTANCE_CALL_MS) == 0;
     *silent &= !answers;
   }
   return draining.owes || *silent;
@@ -292,7 +293,7 @@ static bool drain(struct net_link *link)
   uint64_t before = atomic_load(spent), ran = 0;
   struct harp_run_time waited = {0};
   bool silent, owes = link_owes(link, &silent);
-  while (owes && !silent && before + ran < LINK_DRAIN_MS * 1000000ull) {
+  while (owes && !silent && before + ran < LINK_DRAIN_MS * NS_PER_MS) {
     harp_sleep_us(50);
     ran = harp_ran_ns(&waited);
     owes = link_owes(link, &silent);
@@ -340,16 +341,17 @@ bool link_detach(struct net_link *link)
   /* Instances read each other's flows. Each must finish such a read before flows are freed. A move
    * that has released a flow must have posted its last step before `detach` is posted. */
   for (unsigned i = 0; i < link->part_count; i++) {
-    held |= harp_instance_barrier(link->parts[i].instance, LINK_CLOSE_MS) != 0;
+    held |= harp_instance_barrier(link->parts[i].instance, HARP_INSTANCE_CALL_MS) != 0;
   }
   for (unsigned i = 0; i < link->part_count; i++) {
     detaching.part = &link->parts[i];
-    held |= harp_instance_call(link->parts[i].instance, detach, &detaching, LINK_CLOSE_MS) != 0;
+    held |= harp_instance_call(link->parts[i].instance, detach, &detaching,
+                               HARP_INSTANCE_CALL_MS) != 0;
   }
   /* An instance may have failed the link and posted to the others before it was detached. These
    * calls return after such posts have run. */
   for (unsigned i = 0; i < link->part_count; i++) {
-    held |= harp_instance_barrier(link->parts[i].instance, LINK_CLOSE_MS) != 0;
+    held |= harp_instance_barrier(link->parts[i].instance, HARP_INSTANCE_CALL_MS) != 0;
   }
   if (held) {
     harp_log_post(HARP_LOG_WARN,

@@ -385,7 +385,7 @@ static inline void flow_trace(struct link_flow *flow, enum harp_trace_event even
 {
   uint16_t port = flow->local_port ? flow->local_port
                   : flow->tcp      ? harp_flow_local_port(flow->tcp)
-                                   : 0xffff;
+                                   : HARP_TRACE_NO_FLOW;
   harp_instance_trace(flow->instance, port, event, a, b);
 }
 

@@ -12,6 +12,7 @@
 
 #include "harp/engine/clock.h"
 #include "harp/engine/log.h"
+#include "harp/time_units.h"
 #include "plugin/link/link.h"
 
 /* NCCL has abandoned a link if it does not call connect for 4 * timeout_ms, but at least 5 s. */
@@ -152,7 +153,7 @@ bool connector_input(struct link_flow *flow)
  * peer would wait for ever. now: ns, running time. */
 static void watch_caller(struct net_link *link, uint64_t now)
 {
-  uint64_t timeout = link_config(link)->timeout_ms * 1000000ull;
+  uint64_t timeout = link_config(link)->timeout_ms * NS_PER_MS;
   uint64_t bound = timeout * ABANDONED_TIMEOUTS;
   if (atomic_exchange(&link->called, false)) {
     link->called_at = now;
@@ -171,7 +172,7 @@ void link_watch_opening(struct link_flow *flow)
     return;
   }
   uint64_t now = harp_instance_running_time(flow->instance);
-  uint64_t timeout = link_config(link)->timeout_ms * 1000000ull;
+  uint64_t timeout = link_config(link)->timeout_ms * NS_PER_MS;
   unsigned open = atomic_load(&link->flows_open);
   /* The other flows of a spread link begin at a later call of connect, which may come late. */
   unsigned begun = link->sends ? atomic_load(&link->flows_begun) : link->flow_count;
@@ -236,7 +237,7 @@ static int open_flows(struct net_link *link, uint16_t end)
     struct flow_route route = route_of(link, i);
     struct opening opening = {.link = link, .at = route.at, .peer = route.peer, .number = i};
     link->flows_begun = i + 1;
-    int called = harp_instance_call(route.at->instance, open_flow, &opening, LINK_CLOSE_MS);
+    int called = harp_instance_call(route.at->instance, open_flow, &opening, HARP_INSTANCE_CALL_MS);
     int result = called ? called : opening.result;
     if (result != 0) {
       harp_log_post(HARP_LOG_WARN, "HARP: cannot open flow %u to %s over %.100s: %s; %s", i,

@@ -27,7 +27,7 @@ enum {
 static void reject(struct link_flow *flow, uint32_t length)
 {
   harp_instance_count(flow->instance, HARP_COUNTER_unauthenticated_drops, 1);
-  harp_instance_trace(flow->instance, 0xffff, HARP_TRACE_unauthenticated, length,
+  harp_instance_trace(flow->instance, HARP_TRACE_NO_FLOW, HARP_TRACE_unauthenticated, length,
                       harp_flow_peer(flow->tcp).address);
   flow_close_free(flow, FLOW_CLOSE_RESET);
 }
@@ -359,8 +359,8 @@ static void destroy(struct net_listener *listener)
   bool held = false;
   for (unsigned i = 0; i < engine->instance_count; i++) {
     struct listening listening = {listener, 0};
-    held |= harp_instance_call(engine->instances[i], stop_listening, &listening, LINK_CLOSE_MS) !=
-            0;
+    held |= harp_instance_call(engine->instances[i], stop_listening, &listening,
+                               HARP_INSTANCE_CALL_MS) != 0;
     if (listener->ports[i]) {
       harp_engine_release(engine, i, listener->ports[i]);
     }
@@ -389,7 +389,8 @@ static int open_instances(struct net_listener *listener)
   }
   for (unsigned i = 0; i < engine->instance_count && result == 0; i++) {
     struct listening listening = {listener, 0};
-    result = harp_instance_call(engine->instances[i], start_listening, &listening, LINK_CLOSE_MS);
+    result = harp_instance_call(engine->instances[i], start_listening, &listening,
+                                HARP_INSTANCE_CALL_MS);
     result = result ? result : listening.result;
   }
   return result;
@@ -435,7 +436,7 @@ struct net_listener *listener_open_shared(struct transport_nic *nic)
   listener->shared = true;
   listener->ports[0] = nic->shared_port;
   int called = harp_instance_call(nic->parts[0].instance, start_listening, &listening,
-                                  LINK_CLOSE_MS);
+                                  HARP_INSTANCE_CALL_MS);
   if (called != 0 || listening.result != 0) {
     destroy(listener);
     return NULL;

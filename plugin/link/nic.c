@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "harp/engine/log.h"
+#include "harp/time_units.h"
 #include "plugin/link/link.h"
 
 enum {
@@ -78,7 +79,7 @@ static void limit_lingering(struct nic_instance *at, unsigned count)
   uint64_t running = harp_instance_running_time(at->instance);
   for (struct link_flow *flow = at->flows; flow && count > LINGERING_MOST; flow = next) {
     next = flow->next;
-    if (lingers(flow) && running - flow->lost > flow_config(flow)->timeout_ms * 1000000ull) {
+    if (lingers(flow) && running - flow->lost > flow_config(flow)->timeout_ms * NS_PER_MS) {
       flow_close_free(flow, FLOW_CLOSE_RESET);
       count--;
     }
@@ -91,7 +92,7 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
   uint64_t links = 0;
   unsigned lingering = 0;
   struct link_flow *next;
-  release_used_ports(at, PORT_RELEASE_DELAY_MS * 1000000ull);
+  release_used_ports(at, PORT_RELEASE_DELAY_MS * NS_PER_MS);
   uint64_t running = harp_instance_running_time(instance);
   for (struct link_flow *flow = at->flows; flow; flow = next) {
     next = flow->next;
@@ -103,7 +104,7 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
     link_watch_opening(flow);
     links += flow->link && flow->number == 0;
     lingering += lingers(flow);
-    if (flow->listener && running - flow->born > hello_timeout_ms(flow) * 1000000ull) {
+    if (flow->listener && running - flow->born > hello_timeout_ms(flow) * NS_PER_MS) {
       harp_instance_count(instance, HARP_COUNTER_unauthenticated_drops, 1);
       flow_close_free(flow, FLOW_CLOSE_RESET);
     } else {
@@ -131,7 +132,7 @@ int nic_begin(struct transport_nic *nic)
     struct nic_instance *at = &nic->parts[i];
     *at = (struct nic_instance){
         .ticker.tick = tick, .nic = nic, .instance = nic->engine->instances[i]};
-    result = harp_instance_call(at->instance, start_ticking, at, LINK_CLOSE_MS);
+    result = harp_instance_call(at->instance, start_ticking, at, HARP_INSTANCE_CALL_MS);
   }
   if (result == 0 && nic->shared_port) {
     nic->shared_listener = listener_open_shared(nic);
@@ -175,7 +176,7 @@ void nic_drop_flows(struct transport_nic *nic)
     listener_put(nic->shared_listener);
   }
   for (unsigned i = 0; i < nic_instances(nic); i++) {
-    harp_instance_call(nic->parts[i].instance, drop_flows, &nic->parts[i], LINK_CLOSE_MS);
+    harp_instance_call(nic->parts[i].instance, drop_flows, &nic->parts[i], HARP_INSTANCE_CALL_MS);
   }
 }
 

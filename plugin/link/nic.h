@@ -19,10 +19,7 @@ struct transport;
 struct transport_nic;
 struct used_port;
 
-enum {
-  LINK_CLOSE_MS = 1000, /* time for an instance to run a call */
-  LINK_DRAIN_MS = 2000, /* close: limit for the acknowledgements of short messages */
-};
+enum { LINK_DRAIN_MS = 2000 }; /* close: limit for the acknowledgements of short messages */
 
 enum nic_state {
   NIC_OPENED, /* no instance runs; nic_start changes that */

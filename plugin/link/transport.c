@@ -13,6 +13,7 @@
 #include "harp/engine/log.h"
 #include "harp/engine/thread.h"
 #include "harp/engine/variables.h"
+#include "harp/time_units.h"
 #include "plugin/contexts.h"
 #include "plugin/link/link.h"
 
@@ -22,6 +23,7 @@ enum {
   ECHO_MS = 5,          /* finalize and exit: wait for the peers' retransmissions */
   TRACE_MS = 2000,      /* finalize and exit: limit for writing a trace */
   FORK_WAIT_MS = 10000, /* longest wait of a fork for an init or a finalize */
+  COUNT_MS = 100,       /* time for an instance to count its lingering flows */
 };
 
 const char net_name[] = "HARP";
@@ -217,7 +219,7 @@ static struct lingering count_all(struct transport *transport)
   for (struct transport_nic *nic = nic_next(transport, NULL); nic; nic = nic_next(transport, nic)) {
     for (unsigned i = 0; i < nic_instances(nic); i++) {
       all.at = &nic->parts[i];
-      harp_instance_call(all.at->instance, count_lingering, &all, 100);
+      harp_instance_call(all.at->instance, count_lingering, &all, COUNT_MS);
     }
   }
   return all;
@@ -232,7 +234,7 @@ static void linger(struct transport *transport)
   for (;;) {
     struct lingering lingering = count_all(transport);
     uint64_t bound = lingering.owed ? LINGER_MS : lingering.open ? FIN_WAIT_MS : 0;
-    if (harp_ran_ns(&waited) >= bound * 1000000ull) {
+    if (harp_ran_ns(&waited) >= bound * NS_PER_MS) {
       break;
     }
     harp_sleep_us(500);
@@ -277,7 +279,7 @@ static void before_fork(void)
 {
   struct harp_run_time waited = {0};
   while (pthread_mutex_trylock(&registry.lock) != 0 &&
-         harp_ran_ns(&waited) < FORK_WAIT_MS * 1000000ull) {
+         harp_ran_ns(&waited) < FORK_WAIT_MS * NS_PER_MS) {
     harp_sleep_us(500);
   }
 }
@@ -302,7 +304,7 @@ static void forsake_silent(const struct transport *transport)
 {
   for (struct transport_nic *nic = nic_next(transport, NULL); nic; nic = nic_next(transport, nic)) {
     for (unsigned i = 0; i < nic_instances(nic); i++) {
-      harp_instance_forsake_if_silent(nic->parts[i].instance, LINK_CLOSE_MS);
+      harp_instance_forsake_if_silent(nic->parts[i].instance, HARP_INSTANCE_CALL_MS);
     }
   }
 }

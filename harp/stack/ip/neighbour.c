@@ -144,13 +144,8 @@ static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address)
 int neighbours_create(struct harp_stack *stack)
 {
   bool any = stack->link_header != 0;
-  uint32_t buckets = 16;
   stack->neighbour_count = any ? stack->config.max_connections + NEIGHBOURS_SPARE : 1;
-  stack->neighbour_shift = 64 - 4;
-  while (any && buckets < stack->neighbour_count) {
-    buckets *= 2;
-    stack->neighbour_shift--;
-  }
+  uint32_t buckets = hash_buckets(stack->neighbour_count, &stack->neighbour_shift);
   stack->neighbours = calloc(stack->neighbour_count, sizeof *stack->neighbours);
   stack->neighbour_buckets = calloc(buckets, sizeof(struct harp_neighbour *));
   stack->expected = calloc(buckets, sizeof *stack->expected);

@@ -14,6 +14,11 @@ enum {
   SNDBUF_MIN = 4096,
   RCVBUF_MIN = 256,
   BUFFER_MAX = 1 << 30,
+  /* Linux's limits. */
+  MSS_MAX = 65495, /* of a packet of 65535 bytes */
+  KEEP_TIME_MAX = 32767,
+  KEEP_COUNT_MAX = 127,
+  CONGESTION_NAME_SIZE = 16, /* TCP_CA_NAME_MAX */
 };
 
 static uint32_t clamp(int value, uint32_t low, uint32_t high)
@@ -65,7 +70,7 @@ static int set_socket_level(struct harp_socket *s, int option, int value)
 
 static int set_mss(struct harp_socket *s, int value)
 {
-  if (value < TCP_MSS_FLOOR || value > 65495) {
+  if (value < TCP_MSS_FLOOR || value > MSS_MAX) {
     return -EINVAL;
   }
   s->syn.mss = (uint32_t)value;
@@ -78,7 +83,7 @@ static int set_mss(struct harp_socket *s, int value)
 
 static int set_keepalive_time(struct harp_socket *s, uint32_t *field, int value)
 {
-  if (value < 1 || value > 32767) {
+  if (value < 1 || value > KEEP_TIME_MAX) {
     return -EINVAL;
   }
   *field = (uint32_t)value;
@@ -125,7 +130,8 @@ static int set_tcp_level(struct harp_socket *s, int option, int value)
     return 0;
   case TCP_KEEPIDLE: return set_keepalive_time(s, &s->keep_idle_s, value);
   case TCP_KEEPINTVL: return set_keepalive_time(s, &s->keep_interval_s, value);
-  case TCP_KEEPCNT: return value > 127 ? -EINVAL : set_keepalive_time(s, &s->keep_count, value);
+  case TCP_KEEPCNT:
+    return value > KEEP_COUNT_MAX ? -EINVAL : set_keepalive_time(s, &s->keep_count, value);
   default: return -ENOPROTOOPT;
   }
 }
@@ -152,7 +158,7 @@ static int set_tos(struct harp_socket *s, const void *value, socklen_t length)
 
 static int set_congestion(struct harp_socket *s, const char *value, socklen_t length)
 {
-  char name[16] = "";
+  char name[CONGESTION_NAME_SIZE] = "";
   memcpy(name, value, HARP_MIN((size_t)length, sizeof name - 1));
   const char *congestion = harp_congestion_name(name);
   if (!congestion) {

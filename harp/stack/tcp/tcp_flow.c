@@ -174,7 +174,7 @@ void harp_flow_resume(struct harp_tcp *tcp)
 
 bool harp_flow_has_buffer(const struct harp_stack *stack)
 {
-  return stack->packets.available > stack->packets.total / 4;
+  return stack->packets.available > stack->packets.total / RECEIVE_SHARE;
 }
 
 /* Appends to the free space of the last packet. Returns the bytes appended. */

@@ -49,7 +49,7 @@ bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uin
 {
   /* The usual layout in an established connection: two NOPs and timestamps (RFC 7323, appendix A).
    */
-  if (length == TCP_TIMESTAMP_OPTION && load_be32(options) == 0x0101080a) {
+  if (length == TCP_TIMESTAMP_OPTION && load_be32(options) == OPTION_TIMESTAMP_LAYOUT) {
     segment->has_timestamp = true;
     segment->timestamp = load_be32(options + 4);
     segment->echo = load_be32(options + 8);
@@ -95,7 +95,7 @@ uint64_t tcp_timestamp_age(const struct harp_tcp *tcp, uint32_t echo)
 
 static uint8_t *write_timestamp(const struct harp_tcp *tcp, uint8_t *out, uint32_t echo)
 {
-  store_be32(out, 0x0101080a);
+  store_be32(out, OPTION_TIMESTAMP_LAYOUT);
   store_be32(out + 4, tcp_timestamp(tcp));
   store_be32(out + 8, echo);
   return out + TCP_TIMESTAMP_OPTION;

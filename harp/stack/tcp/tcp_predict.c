@@ -78,7 +78,7 @@ static bool usual_tcp(const uint8_t *tcp)
 {
   uint32_t other = load_address(tcp + TCP_OFFSET) & (0xffff ^ FLAG_PSH << 8);
   other ^= USUAL_TCP / 4 << 4 | FLAG_ACK << 8;
-  return !(other | (load_address(tcp + TCP_HEADER) ^ __builtin_bswap32(0x0101080a)));
+  return !(other | (load_address(tcp + TCP_HEADER) ^ __builtin_bswap32(OPTION_TIMESTAMP_LAYOUT)));
 }
 
 /* Returns the owner's memory for the payload of the next segment, or NULL. The checksum is computed

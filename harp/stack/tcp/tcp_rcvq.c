@@ -150,7 +150,7 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
                                 uint32_t end)
 {
   /* In-order data must find memory even when out-of-order data has filled the pool. */
-  uint32_t keep = tcp->stack->packets.total / 8;
+  uint32_t keep = tcp->stack->packets.total / ORDERED_SHARE;
   while (seq_lt(seq, end)) {
     uint32_t index = tcp_ooo_blocks_before(tcp, seq);
     struct tcp_ooo_block *block = index ? tcp_ooo_block_at(tcp, index - 1) : NULL;
@@ -383,8 +383,8 @@ static uint32_t receive_room(const struct harp_tcp *tcp)
   return (uint32_t)HARP_MIN((uint64_t)room, memory);
 }
 
-/* Returns the limit of the window's step, bytes. With little memory there may never be room for a
- * full segment. */
+/* Returns the limit of the window's step, bytes: an eighth of packet memory. With little memory
+ * there may never be room for a full segment. */
 static uint32_t memory_step(const struct harp_tcp *tcp)
 {
   uint64_t memory = (uint64_t)tcp->stack->packets.total * HARP_PACKET_DATA / 8;

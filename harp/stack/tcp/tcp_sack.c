@@ -90,7 +90,8 @@ static struct harp_record *split_for_block(struct harp_tcp *tcp, struct harp_rec
                                            uint32_t at)
 {
   const struct harp_pool *records = &tcp->stack->records;
-  return records->available > records->total / 8 ? tcp_record_split(tcp, record, at) : NULL;
+  bool enough = records->available > records->total / SACK_SHARE;
+  return enough ? tcp_record_split(tcp, record, at) : NULL;
 }
 
 /* Whether the block [start, end) behind run may be recorded: there is room for another run, or it

@@ -127,28 +127,23 @@ void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record)
   tcp_record_in_flight(tcp, record);
 }
 
-void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record)
+static inline void append_to(struct harp_record **first, struct harp_record **last,
+                             struct harp_record *record)
 {
   record->newer = NULL;
-  record->older = tcp->flight.newest;
-  if (tcp->flight.newest) {
-    tcp->flight.newest->newer = record;
-  } else {
-    tcp->flight.oldest = record;
-  }
-  tcp->flight.newest = record;
+  record->older = *last;
+  *(*last ? &(*last)->newer : first) = record;
+  *last = record;
+}
+
+void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record)
+{
+  append_to(&tcp->flight.oldest, &tcp->flight.newest, record);
 }
 
 void tcp_record_queue_lost(struct harp_tcp *tcp, struct harp_record *record)
 {
-  record->newer = NULL;
-  record->older = tcp->flight.lost_last;
-  if (tcp->flight.lost_last) {
-    tcp->flight.lost_last->newer = record;
-  } else {
-    tcp->flight.lost_first = record;
-  }
-  tcp->flight.lost_last = record;
+  append_to(&tcp->flight.lost_first, &tcp->flight.lost_last, record);
 }
 
 void tcp_record_link_sacked(struct harp_tcp *tcp, struct harp_record *record,
