@@ -13,7 +13,6 @@
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_conn.h"
-#include "harp/stack/tcp/tcp_recovery.h"
 
 enum {
   ICMP_RATE = 1000, /* messages sent per second at most (RFC 1812, 4.3.2.8) */

@@ -83,8 +83,8 @@ static void schedule_for_harp_peer(struct harp_tcp *tcp, uint32_t length, bool m
   tcp->ack.state = held ? ACK_HELD : ACK_DUE;
 }
 
-void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
-                      bool at_once)
+void tcp_ack_on_payload(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
+                        bool at_once)
 {
   const struct harp_stack_config *config = &tcp->stack->config;
   if (length) {

@@ -16,8 +16,8 @@ void tcp_ack_at_once(struct harp_tcp *tcp);
 /* Payload of length bytes has arrived. segment_size: segment size of a merged frame, else 0.
  * pushed: the PSH flag is set. at_once: the payload is out of order, a duplicate, or fills a hole.
  */
-void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
-                      bool at_once);
+void tcp_ack_on_payload(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
+                        bool at_once);
 /* More payload of a burst has arrived. An acknowledgement that is due will cover this payload, too.
  * false: no acknowledgement is due yet. */
 static inline bool tcp_ack_extend(struct harp_tcp *tcp)
@@ -31,7 +31,7 @@ static inline bool tcp_ack_extend(struct harp_tcp *tcp)
 /* Whether the acknowledgement must go out now, before the end of the burst. That is so for peers
  * that are not HARP hosts. RFC 5681, 4.2 requires one ACK for every second full-sized segment. One
  * ACK for a burst would slow a sender with a small cwnd. */
-static inline bool tcp_ack_waits_for_nothing(const struct harp_tcp *tcp)
+static inline bool tcp_ack_is_due_within_burst(const struct harp_tcp *tcp)
 {
   /* Data goes out at the end of this burst. */
   bool with_data = tcp_has_unsent(tcp);

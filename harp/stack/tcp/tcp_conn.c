@@ -17,6 +17,7 @@
 #include "harp/stack/tcp/tcp_control.h"
 #include "harp/stack/tcp/tcp_cwnd.h"
 #include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_rack.h"
 #include "harp/stack/tcp/tcp_rcvq.h"
 #include "harp/stack/tcp/tcp_segment.h"
 #include "harp/stack/tcp/tcp_sndq.h"
@@ -241,6 +242,24 @@ void tcp_set_mss(struct harp_tcp *tcp)
   mss -= tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0;
   /* send_length sends full segments, so one must fit into one output call. */
   tcp->snd.mss = HARP_MIN(mss, tcp->stack->max_payload);
+}
+
+bool tcp_lower_path_mtu(struct harp_tcp *tcp, uint32_t mtu)
+{
+  uint32_t mss = mtu - IP_HEADER - TCP_HEADER;
+  if (mss >= tcp->snd.peer_mss || mtu >= tcp->stack->config.mtu) {
+    return false;
+  }
+  tcp->snd.peer_mss = mss;
+  tcp_set_mss(tcp);
+  /* The segment that was too big is lost. All data in flight is sent again in smaller segments. */
+  for (struct harp_record *record = tcp->flight.first; record; record = record->next) {
+    if (record->state == RECORD_IN_FLIGHT || record->state == RECORD_RETRANSMITTED) {
+      tcp_mark_lost(tcp, record);
+    }
+  }
+  tcp_mark_dirty(tcp);
+  return true;
 }
 
 void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment)

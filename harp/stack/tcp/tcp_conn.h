@@ -68,6 +68,9 @@ void tcp_become_established(struct harp_tcp *tcp);
 void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment);
 /* Computes snd.mss again from the peer's MSS, the MTU, TCP_MAXSEG and the options. */
 void tcp_set_mss(struct harp_tcp *tcp);
+/* A router has told a path MTU, bytes: lowers snd.mss, and marks all data in flight lost. false:
+ * the MTU is not lower than the one in use. */
+bool tcp_lower_path_mtu(struct harp_tcp *tcp, uint32_t mtu);
 /* Enters TIME-WAIT. */
 void tcp_time_wait(struct harp_tcp *tcp);
 /* The owner has read everything in TIME-WAIT: calls closed(0). The block stays until the timer

@@ -12,10 +12,10 @@ struct harp_stack;
 struct harp_tcp;
 
 void tcp_send_ack(struct harp_tcp *tcp);
-/* Sends an ACK, but only if tcp_ack_waits_for_nothing. */
+/* Sends an ACK, but only if tcp_ack_is_due_within_burst. */
 static inline void tcp_send_ack_within_burst(struct harp_tcp *tcp)
 {
-  if (tcp_ack_waits_for_nothing(tcp)) {
+  if (tcp_ack_is_due_within_burst(tcp)) {
     tcp_send_ack(tcp);
   }
 }

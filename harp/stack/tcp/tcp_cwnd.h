@@ -64,7 +64,10 @@ static inline void tcp_cwnd_grow_later(struct harp_tcp *tcp, uint32_t delivered)
 }
 
 /* In fast recovery, proportional rate reduction computes cwnd. */
-static inline void tcp_cwnd_in_recovery(struct harp_tcp *tcp, uint32_t cwnd) { tcp->cwnd = cwnd; }
+static inline void tcp_cwnd_set_in_recovery(struct harp_tcp *tcp, uint32_t cwnd)
+{
+  tcp->cwnd = cwnd;
+}
 
 /* RFC 5681, 4.1: a sender that has sent no data for longer than the RTO has lost its ACK clock, and
  * reduces cwnd. ACKs and window probes do not count. Between HARP hosts cwnd is kept, because

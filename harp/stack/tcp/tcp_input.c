@@ -350,8 +350,8 @@ static bool text_input(struct harp_tcp *tcp, const struct harp_segment *segment)
     tcp_rcvq_duplicate(tcp, tcp->rcv.fin_seq, tcp->rcv.fin_seq + 1);
   }
   if (segment->length || (segment->flags & FLAG_FIN)) {
-    tcp_ack_schedule(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
-                     at_once);
+    tcp_ack_on_payload(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
+                       at_once);
   }
   return true;
 }

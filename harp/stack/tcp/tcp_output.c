@@ -263,11 +263,11 @@ static enum output output_new(struct harp_tcp *tcp)
 {
   uint32_t room = send_room(tcp);
   bool idle = tcp->snd.nxt == tcp->snd.una;
-  uint32_t waits = tcp->snd.end - tcp->snd.nxt;
+  uint32_t queued = tcp->snd.end - tcp->snd.nxt;
   /* More data from pull may fill a short segment that Nagle's algorithm delays. */
-  bool short_tail = waits < tcp->snd.mss && !tcp->snd.nodelay;
+  bool short_tail = queued < tcp->snd.mss && !tcp->snd.nodelay;
   /* Also for a closed window: only unsent data starts the window probes. */
-  if ((waits == 0 || short_tail) && (room >= tcp->snd.mss || idle) && may_pull(tcp) &&
+  if ((queued == 0 || short_tail) && (room >= tcp->snd.mss || idle) && may_pull(tcp) &&
       !pull(tcp, HARP_MAX(room, 1))) {
     return OUTPUT_DONE;
   }

@@ -206,13 +206,13 @@ static bool take_ack(struct harp_tcp *tcp, const struct numbers *in, const uint8
   return tcp->state != TCP_CLOSE;
 }
 
-/* Schedules the acknowledgement. Only the first segment of a burst needs tcp_ack_schedule, because
- * its size stands for the others. */
+/* Schedules the acknowledgement. Only the first segment of a burst needs tcp_ack_on_payload,
+ * because its size stands for the others. */
 static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp_rx_frame *frame)
 {
   if (!tcp_ack_extend(tcp)) {
     const uint8_t *wire = frame->header + tcp->stack->link_header + IP_HEADER;
-    tcp_ack_schedule(tcp, length, frame->segment_size, wire[TCP_FLAG_BYTE] & FLAG_PSH, false);
+    tcp_ack_on_payload(tcp, length, frame->segment_size, wire[TCP_FLAG_BYTE] & FLAG_PSH, false);
     tcp_send_ack_within_burst(tcp);
   }
 }

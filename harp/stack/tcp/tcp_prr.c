@@ -46,7 +46,7 @@ void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, 
   if (delivered == 0 && tcp->prr.out > 0) {
     /* Only delivered data releases data. RACK's timer finds losses without any: cwnd falls with the
      * data in flight, or it would release the retransmissions of all of them at once. */
-    tcp_cwnd_in_recovery(tcp, tcp->cwnd - HARP_MIN(lost, tcp->cwnd));
+    tcp_cwnd_set_in_recovery(tcp, tcp->cwnd - HARP_MIN(lost, tcp->cwnd));
     return;
   }
   /* RFC 9937's SafeACK */
@@ -66,7 +66,7 @@ void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, 
   /* The first retransmission is always sent, also if a timer detected the loss and nothing was
    * delivered. */
   int64_t least = tcp->prr.out == 0 ? tcp->snd.mss : 0;
-  tcp_cwnd_in_recovery(tcp, pipe + (uint32_t)HARP_MAX(send, least));
+  tcp_cwnd_set_in_recovery(tcp, pipe + (uint32_t)HARP_MAX(send, least));
 }
 
 void tcp_prr_on_send(struct harp_tcp *tcp, uint32_t length) { tcp->prr.out += length; }

@@ -6,13 +6,11 @@
 
 #include "harp/stack/tcp/tcp_recovery.h"
 
-#include "harp/headers.h"
 #include "harp/stack/flow.h"
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack_result.h"
-#include "harp/stack/tcp/tcp_conn.h"
 #include "harp/stack/tcp/tcp_cwnd.h"
 #include "harp/stack/tcp/tcp_prr.h"
 #include "harp/stack/tcp/tcp_rack.h"
@@ -172,22 +170,4 @@ void tcp_recovery_on_rack_timer(struct harp_tcp *tcp)
   struct harp_ack_result nothing = {.una_before = tcp->snd.una};
   tcp_recovery_on_ack(tcp, &nothing);
   tcp_mark_dirty(tcp);
-}
-
-bool tcp_lower_path_mtu(struct harp_tcp *tcp, uint32_t mtu)
-{
-  uint32_t mss = mtu - IP_HEADER - TCP_HEADER;
-  if (mss >= tcp->snd.peer_mss || mtu >= tcp->stack->config.mtu) {
-    return false;
-  }
-  tcp->snd.peer_mss = mss;
-  tcp_set_mss(tcp);
-  /* The segment that was too big is lost. All data in flight is sent again in smaller segments. */
-  for (struct harp_record *record = tcp->flight.first; record; record = record->next) {
-    if (record->state == RECORD_IN_FLIGHT || record->state == RECORD_RETRANSMITTED) {
-      tcp_mark_lost(tcp, record);
-    }
-  }
-  tcp_mark_dirty(tcp);
-  return true;
 }

@@ -17,8 +17,4 @@ void tcp_recovery_on_rto(struct harp_tcp *tcp);
 /* TIMER_RACK has expired: detects losses. */
 void tcp_recovery_on_rack_timer(struct harp_tcp *tcp);
 
-/* A router has told a path MTU, bytes: lowers snd.mss, and marks all data in flight lost. false:
- * the MTU is not lower than the one in use. */
-bool tcp_lower_path_mtu(struct harp_tcp *tcp, uint32_t mtu);
-
 #endif
