@@ -72,7 +72,7 @@ bool flow_keep_received(struct link_flow *flow)
     return false;
   }
   harp_flow_view(flow->tcp, &view);
-  flow->received_before += view.bytes_in - flow_expected_hello(flow);
+  flow->received_before += view.bytes_in - flow_hello_bytes(flow);
   return true;
 }
 
@@ -83,7 +83,7 @@ static bool may_release(const struct link_flow *flow, const struct flow_move *mo
          flow->state == FLOW_OPEN && (link->sends || move->epoch > flow->epoch);
 }
 
-static void release(struct flow_move *move)
+static void release_flow(struct flow_move *move)
 {
   struct net_link *link = move->link;
   struct link_flow *flow = link->flows[move->number];
@@ -98,13 +98,13 @@ static void release(struct flow_move *move)
 
 /* --- New owner --- */
 
-static void end(struct flow_move *move)
+static void end_move(struct flow_move *move)
 {
-  struct link_flow *fresh = move->fresh;
-  move->fresh = NULL;
-  if (fresh) {
-    fresh->move = NULL;
-    flow_close_free(fresh, FLOW_CLOSE_RESET);
+  struct link_flow *candidate = move->candidate;
+  move->candidate = NULL;
+  if (candidate) {
+    candidate->move = NULL;
+    flow_close_free(candidate, FLOW_CLOSE_RESET);
   }
   atomic_store(&move->step, MOVE_NONE);
 }
@@ -113,34 +113,35 @@ static void connect_candidate(struct flow_move *move)
 {
   struct net_link *link = move->link;
   if (atomic_load(&link->closing) || link_ended(link)) {
-    end(move);
+    end_move(move);
     return;
   }
-  struct link_flow *fresh = flow_create(move->to->at);
-  if (!fresh) {
-    end(move); /* a later tick tries again */
+  struct link_flow *candidate = flow_create(move->to->at);
+  if (!candidate) {
+    end_move(move); /* a later tick tries again */
     return;
   }
-  fresh->move = move;
-  fresh->number = move->number;
-  fresh->epoch = move->epoch;
-  move->fresh = fresh;
+  candidate->move = move;
+  candidate->number = move->number;
+  candidate->epoch = move->epoch;
+  move->candidate = candidate;
   atomic_store(&move->step, MOVE_HANDSHAKE);
-  if (flow_write_hello(fresh, link, move->number) != 0 || flow_connect(fresh, move->peer) != 0) {
-    end(move);
+  if (flow_write_hello(candidate, link, move->number) != 0 ||
+      flow_connect(candidate, move->peer) != 0) {
+    end_move(move);
   }
 }
 
 /* The flow continues on the new connection. */
-static void take_connection(struct link_flow *flow, struct link_flow *fresh)
+static void take_connection(struct link_flow *flow, struct link_flow *candidate)
 {
-  flow_move_connection(flow, fresh);
-  flow->local_port = fresh->local_port;
-  fresh->local_port = 0;
-  flow->proof = fresh->proof;
+  flow_move_connection(flow, candidate);
+  flow->local_port = candidate->local_port;
+  candidate->local_port = 0;
+  flow->proof = candidate->proof;
   flow->handshake_left = 0;
-  fresh->move = NULL;
-  flow_free(fresh);
+  candidate->move = NULL;
+  flow_free(candidate);
 }
 
 static void tell_moved(const struct link_flow *flow)
@@ -152,30 +153,31 @@ static void tell_moved(const struct link_flow *flow)
 static void adopt(struct flow_move *move)
 {
   struct net_link *link = move->link;
-  struct link_flow *flow = link->flows[move->number], *fresh = move->fresh;
+  struct link_flow *flow = link->flows[move->number], *candidate = move->candidate;
   if (move->released) {
     flow_enter_instance(flow, move->to);
     flow->epoch = move->epoch;
     flow->peer = move->peer;
   }
   if (atomic_load(&link->closing)) {
-    atomic_store(&move->step, MOVE_HANDSHAKE); /* flow_moves_end closes fresh as the link closes */
+    /* flow_moves_end closes the candidate as the link closes. */
+    atomic_store(&move->step, MOVE_HANDSHAKE);
     return;
   }
   if (!move->released) {
-    end(move);
+    end_move(move);
     return;
   }
-  if (!fresh || !fresh->tcp) {
-    end(move); /* the flow has no connection: the sender moves it again */
+  if (!candidate || !candidate->tcp) {
+    end_move(move); /* the flow has no connection: the sender moves it again */
     if (!link->sends) {
       flow_resume_inherited(flow); /* a receive may have been posted meanwhile */
     }
     return;
   }
-  move->fresh = NULL;
+  move->candidate = NULL;
   flow_move_accepted(move);
-  take_connection(flow, fresh);
+  take_connection(flow, candidate);
   if (link->sends) {
     flow_continue_sending(flow, &move->welcome);
     tell_moved(flow);
@@ -192,7 +194,7 @@ static void move_run(struct harp_post *post, struct harp_instance *instance)
   struct flow_move *move = (struct flow_move *)post;
   switch ((enum move_step)atomic_load(&move->step)) {
   case MOVE_CONNECT: connect_candidate(move); break;
-  case MOVE_RELEASE: release(move); break;
+  case MOVE_RELEASE: release_flow(move); break;
   case MOVE_ADOPT: adopt(move); break;
   case MOVE_NONE:
   case MOVE_HANDSHAKE: break;
@@ -202,7 +204,7 @@ static void move_run(struct harp_post *post, struct harp_instance *instance)
 /* --- The beginning of a move --- */
 
 /* Reserves the flow's move for this attempt. NULL: a move is under way. */
-static struct flow_move *begin(struct link_instance *to, uint16_t number)
+static struct flow_move *reserve_move(struct link_instance *to, uint16_t number)
 {
   struct net_link *link = to->link;
   struct flow_move *move = &link->moves[number];
@@ -238,7 +240,7 @@ static bool request_release(struct flow_move *move)
 bool flow_move_out(struct link_flow *flow, struct nic_instance *to, struct harp_endpoint peer)
 {
   struct link_instance *part = link_part(flow->link, to);
-  struct flow_move *move = part ? begin(part, flow->number) : NULL;
+  struct flow_move *move = part ? reserve_move(part, flow->number) : NULL;
   if (!move) {
     return false;
   }
@@ -250,9 +252,9 @@ bool flow_move_out(struct link_flow *flow, struct nic_instance *to, struct harp_
   return true;
 }
 
-bool flow_move_welcomed(struct link_flow *fresh, const struct welcome *welcome)
+bool flow_move_welcomed(struct link_flow *candidate, const struct welcome *welcome)
 {
-  struct flow_move *move = fresh->move;
+  struct flow_move *move = candidate->move;
   if (atomic_load(&move->step) != MOVE_HANDSHAKE) {
     return false;
   }
@@ -260,17 +262,17 @@ bool flow_move_welcomed(struct link_flow *fresh, const struct welcome *welcome)
   return request_release(move);
 }
 
-bool flow_move_in(struct link_flow *fresh, struct link_instance *to, const struct hello *hello)
+bool flow_move_in(struct link_flow *candidate, struct link_instance *to, const struct hello *hello)
 {
-  struct flow_move *move = begin(to, hello->flow);
+  struct flow_move *move = reserve_move(to, hello->flow);
   if (!move) {
     return false;
   }
   move->hello = *hello;
   move->epoch = hello->epoch;
-  move->fresh = fresh;
-  fresh->move = move;
-  listener_remove_unauthenticated(fresh); /* it has shown the token, and the key */
+  move->candidate = candidate;
+  candidate->move = move;
+  listener_remove_unauthenticated(candidate); /* it has shown the token, and the key */
   request_release(move);
   return true;
 }
@@ -286,49 +288,50 @@ void flow_move_accepted(struct flow_move *move)
   atomic_store(&move->resets, 0);
 }
 
-void flow_move_lost(struct link_flow *fresh)
+void flow_move_lost(struct link_flow *candidate)
 {
-  struct flow_move *move = fresh->move;
+  struct flow_move *move = candidate->move;
   int waiting = MOVE_HANDSHAKE;
-  fresh->move = NULL;
-  move->fresh = NULL;
-  /* If the move is in a later step, release keeps the old connection, or adopt finds that fresh is
-   * gone. */
+  candidate->move = NULL;
+  move->candidate = NULL;
+  /* If the move is in a later step, release_flow keeps the old connection, or adopt finds that
+   * the candidate is gone. */
   atomic_store(&move->lost, true);
   atomic_compare_exchange_strong(&move->step, &waiting, MOVE_NONE);
 }
 
 /* --- Ticks and close --- */
 
-void flow_move_watch(struct link_flow *fresh)
+void flow_move_watch(struct link_flow *candidate)
 {
   /* A later step waits for the old owner, not for the peer. */
-  bool waits = fresh->move && atomic_load(&fresh->move->step) == MOVE_HANDSHAKE;
-  if (waits && flow_attempt_is_over(fresh)) {
-    flow_close_free(fresh, FLOW_CLOSE_RESET);
+  bool waits = candidate->move && atomic_load(&candidate->move->step) == MOVE_HANDSHAKE;
+  if (waits && flow_attempt_is_over(candidate)) {
+    flow_close_free(candidate, FLOW_CLOSE_RESET);
   }
 }
 
-bool flow_attempt_is_over(const struct link_flow *fresh)
+bool flow_attempt_is_over(const struct link_flow *candidate)
 {
-  uint64_t most = fresh->state == FLOW_OPENING ? ATTEMPT_TIME : HANDSHAKE_TIME;
-  return harp_instance_running_time(fresh->instance) - fresh->born > most;
+  uint64_t most = candidate->state == FLOW_OPENING ? ATTEMPT_TIME : HANDSHAKE_TIME;
+  return harp_instance_running_time(candidate->instance) - candidate->born > most;
 }
 
 void flow_moves_end(struct net_link *link, const struct nic_instance *at, enum flow_close how)
 {
   struct link_flow *next;
-  for (struct link_flow *fresh = at->flows; fresh; fresh = next) {
-    next = fresh->next;
-    if (!fresh->move || fresh->move->link != link) {
+  for (struct link_flow *candidate = at->flows; candidate; candidate = next) {
+    next = candidate->next;
+    if (!candidate->move || candidate->move->link != link) {
       continue;
     }
-    flow_move_lost(fresh);
-    if (how == FLOW_CLOSE_FIN && fresh->state == FLOW_HANDSHAKE && fresh->tcp && link->sends) {
+    flow_move_lost(candidate);
+    if (how == FLOW_CLOSE_FIN && candidate->state == FLOW_HANDSHAKE && candidate->tcp &&
+        link->sends) {
       /* The peer may have dropped the old connection for this one, so this one closes in order. */
-      flow_end_attempt(fresh);
+      flow_end_attempt(candidate);
     } else {
-      flow_close_free(fresh, FLOW_CLOSE_RESET);
+      flow_close_free(candidate, FLOW_CLOSE_RESET);
     }
   }
 }

@@ -108,7 +108,7 @@ static void publish_liveness(struct link_flow *flow, uint64_t now)
   }
 }
 
-static void begin(struct link_flow *flow)
+static void open_candidate(struct link_flow *flow)
 {
   struct link_flow *candidate = flow_create(flow->at);
   if (!candidate) {
@@ -182,7 +182,7 @@ void flow_watch(struct link_flow *flow, uint64_t now)
   struct link_flow *candidate = flow->candidate;
   if (!candidate) {
     if (dead) {
-      begin(flow);
+      open_candidate(flow);
     }
     return;
   }
@@ -202,19 +202,19 @@ void flow_watch(struct link_flow *flow, uint64_t now)
   }
 }
 
-uint64_t flow_replace_connection(struct link_flow *old, struct link_flow *fresh)
+uint64_t flow_replace_connection(struct link_flow *old, struct link_flow *candidate)
 {
   struct harp_flow_view view = {0};
   uint16_t port = old->local_port;
   if (old->tcp) {
     harp_flow_view(old->tcp, &view);
-    harp_flow_replace(fresh->tcp, old->tcp);
+    harp_flow_replace(candidate->tcp, old->tcp);
   }
-  flow_move_connection(old, fresh);
-  old->local_port = fresh->local_port;
-  fresh->local_port = port; /* released with fresh */
+  flow_move_connection(old, candidate);
+  old->local_port = candidate->local_port;
+  candidate->local_port = port; /* released with the candidate */
   old->handshake_left = 0;
-  flow_free(fresh);
+  flow_free(candidate);
   return view.bytes_in;
 }
 
@@ -231,7 +231,7 @@ void flow_continue_sending(struct link_flow *flow, const struct welcome *welcome
               flow->number, (unsigned long long)missed, (unsigned long long)held);
     return;
   }
-  flow_skip(flow, missed); /* bytes that arrived, but whose acknowledgement was lost */
+  flow_count_acked(flow, missed); /* bytes that arrived, but whose acknowledgement was lost */
   if (!flow_push_again(flow)) {
     link_fail(flow->link, -ENOBUFS,
               "flow %u: no memory to send the data of its old connection again; lower `flows`, or "

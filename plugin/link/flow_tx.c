@@ -146,7 +146,7 @@ static void set_payload(struct link_flow *flow, struct chunk_out *out, struct ne
 
 /* Whether the acknowledgement of a copied chunk of `bytes` may come with a later one. Room for more
  * copies and chunks is left, so that the flow never waits for it. */
-static bool shares_ack(const struct link_flow *flow, uint32_t bytes)
+static bool copy_may_share_ack(const struct link_flow *flow, uint32_t bytes)
 {
   uint64_t held = atomic_load_explicit(&flow->held, memory_order_relaxed);
   return held + bytes <= SHARED_BYTES && flow->chunk_head - flow->chunk_tail <= SHARED_CHUNKS &&
@@ -154,10 +154,10 @@ static bool shares_ack(const struct link_flow *flow, uint32_t bytes)
 }
 
 /* Which acknowledgements of a new chunk may come with later ones: a flag of the chunk's header. */
-static uint8_t shared_acks(const struct link_flow *flow, const struct chunk_out *out)
+static uint8_t ack_flags(const struct link_flow *flow, const struct chunk_out *out)
 {
   if (!out->request) {
-    return shares_ack(flow, out->left) ? CHUNK_SHARES_ACK : 0;
+    return copy_may_share_ack(flow, out->left) ? CHUNK_SHARES_ACK : 0;
   }
   return harp_flow_try_share_ack(flow->tcp, out->left - 1) ? CHUNK_ACK_LAST : 0;
 }
@@ -184,7 +184,7 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
     chunk_trailer_write(crc32c(0, out->payload, out->chunk.length), out->trailer);
   }
   out->left = size_in_stream(flow, &out->chunk);
-  out->chunk.flags |= shared_acks(flow, out);
+  out->chunk.flags |= ack_flags(flow, out);
   write_header(flow, out);
   flow_holds_more(flow, out->left);
   push_rest(flow, out); /* cannot fail: flow_pull has checked that there is room */
@@ -237,10 +237,10 @@ void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
   struct link_flow *flow = user;
   uint32_t handshake = bytes < flow->handshake_left ? bytes : flow->handshake_left;
   flow->handshake_left -= handshake;
-  flow_skip(flow, bytes - handshake);
+  flow_count_acked(flow, bytes - handshake);
 }
 
-void flow_skip(struct link_flow *flow, uint64_t bytes)
+void flow_count_acked(struct link_flow *flow, uint64_t bytes)
 {
   flow->acked += bytes;
   while (bytes > 0 && flow->chunk_tail != flow->chunk_head) {

@@ -289,7 +289,7 @@ static bool link_owes(const struct net_link *link, bool *silent)
  */
 static bool drain(struct net_link *link)
 {
-  _Atomic(uint64_t) *spent = &link->transport->draining;
+  _Atomic(uint64_t) *spent = &link->transport->drained_in_vain_ns;
   uint64_t before = atomic_load(spent), ran = 0;
   struct harp_run_time waited = {0};
   bool silent, owes = link_owes(link, &silent);

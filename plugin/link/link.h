@@ -126,12 +126,12 @@ struct flow_move {
   struct net_link *link;
   atomic_int step; /* enum move_step */
   uint16_t number;
-  uint32_t epoch;            /* of the new connection */
-  struct link_instance *to;  /* the new owner */
-  struct link_flow *fresh;   /* the new owner's: has the new connection; NULL: it is lost */
-  struct harp_endpoint peer; /* sender: the other end of the new connection */
-  struct welcome welcome;    /* sender */
-  struct hello hello;        /* receiver */
+  uint32_t epoch;              /* of the new connection */
+  struct link_instance *to;    /* the new owner */
+  struct link_flow *candidate; /* the new owner's: has the new connection; NULL: it is lost */
+  struct harp_endpoint peer;   /* sender: the other end of the new connection */
+  struct welcome welcome;      /* sender */
+  struct hello hello;          /* receiver */
   bool released;
   atomic_bool lost;              /* the new connection is lost; the old owner reads this */
   atomic_uint resets, refusals;  /* sender: failed attempts, by the peer's HARP and its kernel */
@@ -438,7 +438,7 @@ void flow_reopen(struct link_flow *flow);
 void flow_close_free(struct link_flow *flow, enum flow_close how);
 /* Closes a connection that waits for its welcome, with FIN. Keepalives end it if the peer has
  * forgotten it meanwhile. */
-void flow_end_attempt(struct link_flow *fresh);
+void flow_end_attempt(struct link_flow *candidate);
 /* Frees a flow that has no connection. */
 void flow_free(struct link_flow *flow);
 /* Resets the connection. The flow stays with its link until the link is closed. */
@@ -460,7 +460,7 @@ void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room);
 void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes);
 
 /* Counts bytes of chunks as acknowledged, oldest first. */
-void flow_skip(struct link_flow *flow, uint64_t bytes);
+void flow_count_acked(struct link_flow *flow, uint64_t bytes);
 /* Pushes all unacknowledged bytes again, on a new connection. false: the stack has no room, so the
  * stream has a hole. */
 bool flow_push_again(struct link_flow *flow);
@@ -528,9 +528,9 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now);
 void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *welcome);
 /* Sender: the flow has a new connection, and continues where the welcome says. */
 void flow_continue_sending(struct link_flow *flow, const struct welcome *welcome);
-/* Moves fresh's connection to old and frees fresh. Returns the bytes that the old connection has
- * received, hello included. */
-uint64_t flow_replace_connection(struct link_flow *old, struct link_flow *fresh);
+/* Moves the candidate's connection to old and frees the candidate. Returns the bytes that the old
+ * connection has received, hello included. */
+uint64_t flow_replace_connection(struct link_flow *old, struct link_flow *candidate);
 
 /* --- flow_move.c --- */
 
@@ -538,24 +538,24 @@ uint64_t flow_replace_connection(struct link_flow *old, struct link_flow *fresh)
  * move is under way, or the link has too many parts. */
 bool flow_move_out(struct link_flow *flow, struct nic_instance *to, struct harp_endpoint peer);
 /* Sender: the new connection has received a welcome. false: it has received one before. */
-bool flow_move_welcomed(struct link_flow *fresh, const struct welcome *welcome);
-/* Receiver: begins to move the flow that a hello on fresh names. false: a move is under way. */
-bool flow_move_in(struct link_flow *fresh, struct link_instance *to, const struct hello *hello);
+bool flow_move_welcomed(struct link_flow *candidate, const struct welcome *welcome);
+/* Receiver: begins to move the flow that its hello names. false: a move is under way. */
+bool flow_move_in(struct link_flow *candidate, struct link_instance *to, const struct hello *hello);
 /* Sender: the peer has reset (error: -ECONNRESET) or refused (-ECONNREFUSED) a new connection. */
 void flow_move_refused(struct flow_move *move, int error);
 /* Sender: an attempt has succeeded, or is not needed any more. */
 void flow_move_accepted(struct flow_move *move);
-/* A flow that was created for a move is being freed. */
-void flow_move_lost(struct link_flow *fresh);
+/* The candidate of a move is being freed. */
+void flow_move_lost(struct link_flow *candidate);
 /* Whether a move of the flow has begun and has not ended. Its owner asks. */
 static inline bool flow_is_moving(const struct link_flow *flow)
 {
   return flow->link && atomic_load(&flow->link->moves[flow->number].step) != MOVE_NONE;
 }
 /* At every tick: ends an attempt that takes too long. */
-void flow_move_watch(struct link_flow *fresh);
+void flow_move_watch(struct link_flow *candidate);
 /* Whether an attempt to open a new connection, by a move or on the same route, takes too long. */
-bool flow_attempt_is_over(const struct link_flow *fresh);
+bool flow_attempt_is_over(const struct link_flow *candidate);
 /* Receiver: counts and copies the bytes that the connection has received, before it ends. false: no
  * memory. */
 bool flow_keep_received(struct link_flow *flow);
@@ -589,7 +589,7 @@ bool listener_input(struct link_flow *flow);
 /* Receiver: the flow has a new connection; sends the welcome for its hello. */
 void listener_continue(struct link_flow *flow, const struct hello *hello);
 /* The bytes of hellos that a flow's connection has received. */
-uint32_t flow_expected_hello(const struct link_flow *flow);
+uint32_t flow_hello_bytes(const struct link_flow *flow);
 /* Removes the flow from the unauthenticated peers. */
 void listener_remove_unauthenticated(struct link_flow *flow);
 /* Opens the listener of a NIC's shared port. NULL: no memory. Service thread. */

@@ -271,8 +271,8 @@ static uint16_t count_flows(struct transport *transport, const struct transport_
   return (uint16_t)(flows < LINK_FLOWS ? flows : LINK_FLOWS);
 }
 
-static int begin(struct transport *transport, unsigned device, uint8_t *bytes,
-                 struct net_link **out)
+static int begin_link(struct transport *transport, unsigned device, uint8_t *bytes,
+                      struct net_link **out)
 {
   struct handle handle;
   char why[200];
@@ -393,11 +393,11 @@ int net_connect(int device, void *handle, struct net_link **out)
   if (!transport || !device_exists(transport, device)) {
     return transport ? -EINVAL : error;
   }
-  /* Unknown scratch is no error: begin() then checks the handle. */
+  /* Unknown scratch is no error: begin_link() then checks the handle. */
   uint64_t id = handle_scratch(handle);
   struct net_link *link = id ? find_attempt(transport, id) : NULL;
   reap_abandoned(transport);
-  int result = link ? 0 : begin(transport, (unsigned)device, handle, &link);
+  int result = link ? 0 : begin_link(transport, (unsigned)device, handle, &link);
   if (result == 0) {
     link_progress(link);
     int opened = open_others(link);

@@ -469,11 +469,11 @@ void flow_reopen(struct link_flow *flow)
   harp_flow_ready(flow->tcp);
 }
 
-void flow_end_attempt(struct link_flow *fresh)
+void flow_end_attempt(struct link_flow *candidate)
 {
-  fresh->lost = harp_instance_running_time(fresh->instance);
-  keep_alive(fresh);
-  harp_flow_close(fresh->tcp);
+  candidate->lost = harp_instance_running_time(candidate->instance);
+  keep_alive(candidate);
+  harp_flow_close(candidate->tcp);
 }
 
 void flow_reset(struct link_flow *flow)

@@ -34,43 +34,43 @@ static void reject(struct link_flow *flow, uint32_t length)
 
 static void add_unauthenticated(struct net_listener *listener, struct link_flow *flow)
 {
-  struct nic_instance *part = flow->at;
-  struct link_flow *older = part->unauth_newest;
+  struct nic_instance *at = flow->at;
+  struct link_flow *older = at->unauth_newest;
   flow->listener = listener;
   flow->unauth_older = older;
-  *(older ? &older->unauth_newer : &part->unauth_oldest) = flow;
-  part->unauth_newest = flow;
-  part->unauthenticated++;
+  *(older ? &older->unauth_newer : &at->unauth_oldest) = flow;
+  at->unauth_newest = flow;
+  at->unauthenticated++;
 }
 
 void listener_remove_unauthenticated(struct link_flow *flow)
 {
-  struct nic_instance *part = flow->at;
+  struct nic_instance *at = flow->at;
   struct link_flow *older = flow->unauth_older, *newer = flow->unauth_newer;
-  *(older ? &older->unauth_newer : &part->unauth_oldest) = newer;
-  *(newer ? &newer->unauth_older : &part->unauth_newest) = older;
+  *(older ? &older->unauth_newer : &at->unauth_oldest) = newer;
+  *(newer ? &newer->unauth_older : &at->unauth_newest) = older;
   flow->listener = NULL;
-  part->unauthenticated--;
+  at->unauthenticated--;
 }
 
 static int on_accept(void *user, struct harp_tcp *tcp)
 {
   struct net_listener *listener = user;
-  struct nic_instance *part = NULL;
+  struct nic_instance *at = NULL;
   uint16_t port = harp_flow_local_port(tcp);
   for (unsigned i = 0; i < nic_instances(listener->nic); i++) {
     if (listener->ports[i] == port) {
-      part = &listener->nic->parts[i];
+      at = &listener->nic->parts[i];
     }
   }
-  if (!part) {
+  if (!at) {
     return -EPERM;
   }
   /* Many silent connections must not keep a peer out, so the oldest is dropped. */
-  if (part->unauthenticated >= UNAUTHENTICATED_MAX) {
-    reject(part->unauth_oldest, part->unauth_oldest->rx_header_size);
+  if (at->unauthenticated >= UNAUTHENTICATED_MAX) {
+    reject(at->unauth_oldest, at->unauth_oldest->rx_header_size);
   }
-  struct link_flow *flow = flow_create(part);
+  struct link_flow *flow = flow_create(at);
   if (!flow) {
     return -ENOMEM;
   }
@@ -220,7 +220,7 @@ static void refuse_unproved(struct link_flow *flow, const struct hello *hello)
   refuse(flow, hello, EACCES);
 }
 
-uint32_t flow_expected_hello(const struct link_flow *flow)
+uint32_t flow_hello_bytes(const struct link_flow *flow)
 {
   return flow->proof.challenged ? 2 * HELLO_SIZE : HELLO_SIZE;
 }
@@ -232,13 +232,15 @@ static bool may_replace(const struct link_flow *flow, const struct hello *hello)
   return hello->epoch > flow->epoch && flow->state == FLOW_OPEN && flow->tcp;
 }
 
-/* Replaces the connection of an open flow by that of fresh, frees fresh, and sends the welcome. Of
- * the bytes that the old connection has received, the hellos are no chunks and do not count. */
-static void continue_flow(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
+/* Replaces the connection of an open flow by the candidate's, frees the candidate, and sends the
+ * welcome. Of the bytes that the old connection has received, the hellos are no chunks and do not
+ * count. */
+static void continue_flow(struct link_flow *old, struct link_flow *candidate,
+                          const struct hello *hello)
 {
-  uint32_t handshake = flow_expected_hello(old);
-  old->proof = fresh->proof;
-  old->received_before += flow_replace_connection(old, fresh) - handshake;
+  uint32_t handshake = flow_hello_bytes(old);
+  old->proof = candidate->proof;
+  old->received_before += flow_replace_connection(old, candidate) - handshake;
   old->epoch = hello->epoch;
   listener_continue(old, hello);
 }
@@ -251,19 +253,20 @@ void listener_continue(struct link_flow *flow, const struct hello *hello)
   flow_reopen(flow);
 }
 
-/* A hello with an epoch asks to continue a flow over the connection of fresh. The flow may be on
- * this instance, and gets the connection at once. If it is on another one, or has no connection, a
- * move begins. Any other hello is rejected. false: fresh was freed. */
-static bool replace(struct link_flow *fresh, struct link_instance *part, const struct hello *hello)
+/* A hello with an epoch asks to continue a flow over the candidate's connection. The flow may be
+ * on this instance, and gets the connection at once. If it is on another one, or has no connection,
+ * a move begins. Any other hello is rejected. false: the candidate was freed. */
+static bool replace(struct link_flow *candidate, struct link_instance *part,
+                    const struct hello *hello)
 {
   struct link_flow *old = part->link->flows[hello->flow];
   if (old && old->part == part && may_replace(old, hello)) {
-    continue_flow(old, fresh, hello);
+    continue_flow(old, candidate, hello);
     return false;
   }
   bool elsewhere = old && (old->part != part || !old->tcp);
-  if (!elsewhere || !flow_move_in(fresh, part, hello)) {
-    reject(fresh, HELLO_SIZE);
+  if (!elsewhere || !flow_move_in(candidate, part, hello)) {
+    reject(candidate, HELLO_SIZE);
     return false;
   }
   return true;

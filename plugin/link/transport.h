@@ -29,7 +29,7 @@ struct transport {
   struct proof_key key; /* HARP_KEY_FILE */
   struct aborts aborts;
   struct early_read early_read;
-  _Atomic(uint64_t) draining; /* ns that closing links have waited without success */
+  _Atomic(uint64_t) drained_in_vain_ns; /* that closing links have waited without success */
   atomic_bool warned_of_mtu;  /* the MTU warning was logged; it is logged once per process */
   struct net_link *links;     /* open, or being connected (link->connect) */
   struct net_link *receiving; /* links that have flows from a peer; under parts_lock */
