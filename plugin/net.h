@@ -7,7 +7,9 @@
  * Every function returns 0 or a negative errno. Only nccl_result.c turns an errno into NCCL's code
  * for an API version. No function blocks unless its comment says so. "Bounded": HARP's function
  * runs calls on instances, which usually takes microseconds. It waits at most 1 s for a worker that
- * does not answer, once for each call on an instance.
+ * does not answer, once for each call on an instance. Service threads: NCCL's threads that call
+ * init, finalize, listen, connect, accept, register and close. Progress thread: the one that calls
+ * isend, irecv and test.
  */
 #ifndef HARP_PLUGIN_NET_H
 #define HARP_PLUGIN_NET_H
@@ -53,10 +55,9 @@ int net_get_properties(int device, struct net_properties *properties);
 
 /* handle: receives NET_HANDLE_SIZE bytes that NCCL sends to the peer. Bounded. */
 int net_listen(int device, void *handle, struct net_listener **listener);
-/* *link stays NULL while the link is not ready: call again with the same handle. connect may write
- * to this copy of the handle. It times out by itself, and completes without accept on the peer.
- * Bounded: it also ends links that have failed, or for which NCCL calls connect no more. So does
- * accept for links that have failed. */
+/* *link stays NULL while the link is not ready; NCCL calls again with the same handle, to which
+ * connect may write. connect fails after timeout_ms, and does not wait for the peer's accept.
+ * Bounded. Both also free links that have failed; connect frees those that NCCL has abandoned. */
 int net_connect(int device, void *handle, struct net_link **link);
 int net_accept(struct net_listener *listener, struct net_link **link);
 /* type: NCCL_PTR_HOST only. *region may be set to any non-NULL token. */

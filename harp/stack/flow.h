@@ -94,6 +94,8 @@ struct harp_stack_io {
   uint64_t *counters; /* HARP_COUNTERS words; NULL: the stack's own */
 };
 
+/* The caller owns *stack (harp_stack_destroy). *config and *io are copied; io->counters is
+ * borrowed. -EINVAL: a field is out of range, or there is no transmit; -ENOMEM. */
 int harp_stack_create_io(struct harp_stack **stack, const struct harp_stack_config *config,
                          const struct harp_stack_io *io);
 /* Receives one frame of a burst. The frame is valid during the call only. Acknowledgements to HARP
@@ -139,15 +141,18 @@ struct harp_endpoint {
  * gateway; -ENOBUFS: no connection block is free. */
 int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp_endpoint peer,
                       const struct harp_flow_ops *ops, void *user, struct harp_tcp **tcp);
-/* backlog: most connections in SYN-RECEIVED at once. -EADDRINUSE, -ENOBUFS. */
+/* local_port: host order. backlog: most connections in SYN-RECEIVED at once. *listener is valid
+ * until harp_flow_unlisten. -EADDRINUSE: the port has a listener; -ENOBUFS: no listener is free. */
 int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t backlog,
                      const struct harp_flow_ops *ops, void *user, struct harp_listener **listener);
+/* Resets the listener's handshakes and frees it. */
 void harp_flow_unlisten(struct harp_listener *listener);
 void harp_flow_set_backlog(struct harp_listener *listener, uint32_t backlog);
 /* Returns whether a listener has this local port. */
 bool harp_flow_listening(struct harp_stack *stack, uint16_t local_port);
 /* Returns a local port that no listener has, and no connection to this peer; 0: none is free. */
 uint16_t harp_flow_choose_port(struct harp_stack *stack, struct harp_endpoint peer);
+/* Replaces the callbacks and their user. Calls none of them. */
 void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, void *user);
 
 /* Appends a reference to data. The owner keeps the memory unchanged until acked reports it or the
@@ -185,7 +190,8 @@ void harp_packets_free(struct harp_stack *stack, struct harp_packet *packets);
 /* Gives the undelivered in-order bytes of `old` to `fresh`, whose receive queue must be empty, and
  * frees `old`. Both belong to one stack. `old` sends no segment, and its closed() is not called. */
 void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old);
-/* Sends a FIN after everything that was pushed. closed() follows when both sides are done. */
+/* Sends a FIN after everything that was pushed. closed() follows when both sides are done. In
+ * SYN-SENT it calls closed(0) at once, and tcp is invalid when it returns. */
 void harp_flow_close(struct harp_tcp *tcp);
 /* Sends a RST and ends the flow. Sends no RST in TIME-WAIT, or if the limit for peers that are no
  * HARP hosts is reached. Does not call closed(), and drops all references to the owner's memory. */
@@ -200,6 +206,9 @@ void harp_flow_detach(struct harp_tcp *tcp);
 void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us);
 /* Bounds the time without progress while data is unacknowledged (RFC 5482). 0: no bound. */
 void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms);
+/* idle_ms: silence of the peer before the first probe; 0: no keepalive. probes: so many unanswered
+ * ones end the connection by closed(-ETIMEDOUT). A bound of harp_flow_set_timeout replaces this
+ * number. */
 void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
                              uint32_t probes);
 

@@ -7,6 +7,8 @@
 
 struct harp_stack;
 
+/* frame: from the Ethernet header on. length: bytes; fewer than a packet's are counted and dropped.
+ * It never keeps the frame. */
 void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length);
 
 #endif

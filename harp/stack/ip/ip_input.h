@@ -6,6 +6,8 @@
 struct harp_rx_frame;
 struct harp_stack;
 
+/* Takes a frame of the stack's link type, and counts it if it is dropped. It never keeps the frame.
+ */
 void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame);
 
 #endif

@@ -36,6 +36,7 @@ static inline struct harp_tcp *tcp_find(const struct harp_stack *stack, uint64_t
   return tcp;
 }
 
+/* Finds a connection or a listener. Addresses in network order, ports in host order. NULL: none. */
 struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address, uint16_t remote_port,
                             uint16_t local_port);
 struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port);

@@ -39,16 +39,23 @@ struct harp_record {
   bool fin;      /* the last number of the range is the FIN */
 };
 
+/* Appends a reference. packet: the packet buffer that holds the bytes, which the queue then owns;
+ * NULL: the owner keeps them. -ENOBUFS: too many references, or none is free; the caller keeps
+ * packet. */
 int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
                   struct harp_packet *packet);
 /* The last reference has grown by length bytes. */
 void tcp_sndq_extend(struct harp_tcp *tcp, uint32_t length);
+/* Frees the references whose bytes are all below una. */
 void tcp_sndq_release(struct harp_tcp *tcp, uint32_t una);
+/* Frees all records and references. */
 void tcp_sndq_clear(struct harp_tcp *tcp);
 /* Builds the gather list of [seq, seq + length). Returns the entries used. *covered: their bytes;
  * fewer than length if max is too small, or if a segment must end earlier. */
 int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32_t length,
                     struct iovec *iov, int max, uint32_t *covered);
+/* Returns the reference that holds the byte at seq: this one or a later one. NULL: seq is beyond
+ * the last one. */
 struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t seq);
 /* Adds the record of [seq, end), which was sent now. reference: holds the byte at seq. The caller
  * has found a free record. */
@@ -58,6 +65,7 @@ void tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32_t end,
  * NULL: no memory. */
 struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record,
                                      uint32_t seq);
+/* Removes a record from both of its lists and frees it. */
 void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record);
 /* The record was sent now: sets its time and appends it to the list by send time. RACK compares
  * send times, and sequence numbers if the times are equal (RFC 8985, 6.2). So a retransmission gets
