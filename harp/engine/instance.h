@@ -249,9 +249,9 @@ static inline void harp_instance_stop_expecting(struct harp_instance *instance, 
 }
 
 /* The next polls take no frame from the port, which keeps the frames meanwhile. polls: few, because
- * the frames of all connections wait. 0: the next poll takes frames again. A poll more than
- * HARP_POSTPONE_NS after now takes frames in any case: NCCL's threads may poll only every
- * millisecond, and the peer sends acknowledged data again after few of them. */
+ * the frames of all connections wait. 0: the next poll takes frames again. The wait ends
+ * HARP_POSTPONE_NS after now in any case. NCCL's threads may poll only once in a millisecond, and
+ * the peer retransmits data that it hears nothing of. */
 static inline void harp_instance_postpone_receive(struct harp_instance *instance, unsigned polls)
 {
   instance->receive_postponed = polls;

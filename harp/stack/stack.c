@@ -227,9 +227,9 @@ static void service(struct harp_tcp *tcp)
     return;
   }
   bool wanted = tcp->ack.state != ACK_IDLE;
-  /* Data segments carry the acknowledgement, but only a bare ACK carries SACK blocks. It goes
-   * first: the acknowledgement of data without a DSACK tells the peer that its tail loss probe has
-   * repaired a loss. */
+  /* Data segments carry the acknowledgement, but only a bare ACK carries SACK blocks. The bare ACK
+   * goes first. If the ACK on a data segment came first, it would have no DSACK, and the peer would
+   * take its tail loss probe for the repair of a loss (RFC 8985, 7.4). */
   if (wanted && tcp_has_gaps(tcp)) {
     tcp_send_ack(tcp);
   }

@@ -11,12 +11,13 @@
 
 #define QUIET_TIME 400000000ull /* ns of silence before a probe, and between two probes */
 #define DOUBT_TIME 800000000ull /* ns of silence before the neighbour is probed by ARP */
-#define ARP_ROUND 8000000000ull /* ns that one round of ARP requests takes */
+/* ns of one round of ARP requests: a known neighbour gets 8, one a second. */
+#define ARP_ROUND 8000000000ull
 
-/* Whether the peer's host is dead: its kernel owns the address, and answered none of a round of ARP
- * requests. A round proves nothing in three cases. The link has other routes: one NIC may be silent
- * alone, the sender moves the flow, and timeout_ms limits the wait. The round ended before the link
- * began to wait. The round began while this host's own network link was down. */
+/* Whether the peer's host is dead: its kernel owns the address and answered no request of a round.
+ * Three rounds prove nothing: one on a link with other routes (a NIC may be silent alone, and the
+ * sender moves the flow), one that ended before the link began to wait, and one that began while
+ * our own network link was down. */
 static bool host_is_dead(const struct link_flow *flow, const struct harp_flow_view *view)
 {
   struct harp_instance *instance = flow->instance;

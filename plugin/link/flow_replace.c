@@ -13,11 +13,12 @@
 #include "harp/time_units.h"
 #include "plugin/link/link.h"
 
-/* A flow is dead after this time without progress while the peer sends on other flows ... */
-#define STALL_MIN 100000000ull /* ns; or 4 RTO */
-/* ... and after this time in any case. */
-#define STALL_ALONE 1000000000ull /* ns; or 8 RTO */
-#define STALL_ROUTES 300000000ull /* ns; or 8 RTO: the same, if another NIC may reach the peer */
+/* Time without progress, ns, after which a flow is dead if the peer sends on other flows: this, or
+ * 4 RTO if that is more. */
+#define STALL_MIN 100000000ull
+/* The same if it does not: this, or 8 RTO. */
+#define STALL_ALONE 1000000000ull
+#define STALL_ROUTES 300000000ull       /* the same, if another NIC may reach the peer */
 #define STALL_ROUTES_MOST 2000000000ull /* ns; a pause may make the RTO longer than that */
 #define REPORT_TIME (2 * HARP_TICK_NS)  /* ns: a doubt of a flow makes the others probe */
 #define PORT_TIME 1000000000ull         /* ns without an answer, before another port is tried */

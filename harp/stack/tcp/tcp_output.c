@@ -16,7 +16,8 @@
 #include "harp/stack/tcp/tcp_undo.h"
 #include "harp/stack/tcp/tcp_wait.h"
 
-enum { RECORD_RESERVE = 16 }; /* 1/RECORD_RESERVE of the records are not for all new data */
+/* A connection with data in flight leaves 1/RECORD_RESERVE of the records to others. */
+enum { RECORD_RESERVE = 16 };
 
 /* Whether new data may take a transmit record. A connection with data in flight leaves some for the
  * others, and for the splits of lost records: its peer may never acknowledge. */
