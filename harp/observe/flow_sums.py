@@ -32,7 +32,8 @@ SUMS = (
 # Upper bounds of the histogram, in seconds; the last bucket has no bound.
 RTT_BOUNDS = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.2, 1.0)
 
-_Key = tuple[int, int, int, str, str, float]
+# A connection. Its link and direction are not in it, because a closed flow that lingers has none.
+_Key = tuple[int, int, str, str, float]
 
 
 @dataclass
@@ -101,7 +102,7 @@ class FlowSums:
         now: dict[_Key, list[int]] = {}
         busiest = sorted(flows[:FLOWS_MOST], key=lambda flow: -flow.bytes_in - flow.bytes_out)
         for flow in busiest:
-            key = (flow.link, flow.flow, flow.instance, flow.local, flow.peer, flow.opened)
+            key = (flow.flow, flow.instance, flow.local, flow.peer, flow.opened)
             if key in now:
                 continue
             values: list[int] = [getattr(flow, name) for name in SUMS]

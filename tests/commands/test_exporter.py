@@ -22,7 +22,7 @@ import pytest
 
 from harp import _tables
 from harp.cli.exporter import Collector
-from harp.observe import flow_sums, metrics, prometheus, statfile
+from harp.observe import flow_sums, message_times, metrics, prometheus, statfile
 from harp.testing import _engine
 
 pytest.importorskip("prometheus_client")
@@ -273,6 +273,17 @@ def test_sums_keep_closed_flows() -> None:
     sums.add([])
     peer = sums.peers["10.0.0.2"]
     assert (peer.sums[0], peer.flows, peer.rtt_us) == (320, 0, 0)
+
+
+def test_closed_flow_that_lingers_is_no_new_flow() -> None:
+    """The process has closed the flow, and the peer has not: it belongs to no link any more."""
+    sums = flow_sums.FlowSums()
+    times = (0,) * (message_times.BUCKETS - 1) + (3,)
+    sums.add([flow(1, link=7, direction="S", bytes_out=100, message_times=times)])
+    sums.add([flow(1, state="FIN-WAIT-2", bytes_out=101, message_times=times)])
+    sums.add([flow(1, state="FIN-WAIT-2", bytes_out=101, message_times=times)])
+    peer = sums.peers["10.0.0.2"]
+    assert peer.sums[0] == 101 and sum(peer.messages["S"]) == 3
 
 
 def test_readings_keep_no_closed_flows() -> None:
