@@ -178,7 +178,7 @@ struct link_flow {
   uint64_t born;         /* ns, running time of its instance: when created or adopted by it */
   uint64_t probed;       /* ns: when the last liveness probe was sent */
   uint64_t waits_since;  /* ns: the last tick at which the peer was not overdue */
-  uint64_t opened;       /* ns, CLOCK_REALTIME: when it was created */
+  uint64_t opened;       /* ns, CLOCK_REALTIME: when its connection began */
   int published;         /* entry of the statistics file; -1: none */
   uint64_t message_time; /* ns: sum of the messages in message_times */
   uint32_t message_times[HARP_STAT_TIMES]; /* as in struct harp_stat_flow */
@@ -212,7 +212,7 @@ struct link_flow {
   uint32_t first_chunk; /* bytes of the last message's first chunk; 0: the GPU polls its receive */
   bool steady;          /* the first chunk of the message before had the same length */
   bool stalled;         /* it waits for a posted receive */
-  uint64_t stalled_since, stalled_time; /* ns; the sum of earlier waits */
+  uint64_t stalled_since, stalled_time; /* ns; the connection's earlier waits */
   uint8_t *inherited;                   /* bytes that were received earlier, delivered first */
   size_t inherited_size, inherited_taken;
 };

@@ -365,6 +365,10 @@ void flow_move_connection(struct link_flow *flow, struct link_flow *from)
   flow->tcp = from->tcp;
   flow->fin_waits = false;
   from->tcp = NULL;
+  /* Readers of the statistics file take it for a new flow, as its counters begin again. */
+  flow->opened = harp_clock_wall_ns();
+  flow->message_time = flow->stalled_time = 0;
+  memset(flow->message_times, 0, sizeof flow->message_times);
   harp_flow_attach(flow->tcp, flow->link->sends ? &sending_ops : &receiving_ops, flow);
 }
 
