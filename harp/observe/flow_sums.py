@@ -39,13 +39,15 @@ _Key = tuple[int, int, str, str, float]
 @dataclass
 class Peer:
     """What the flows of a process on a NIC have done with one peer. `sums` has the fields of
-    `SUMS`, also of flows that are closed. `flows`, `rtt_us` (the largest smoothed round trip) and
-    `min_rtt_us` are those of the open flows; 0: no flow, or nothing measured. `messages` has for
-    each direction the sum of the messages' times in ns, and then their number in each bucket."""
+    `SUMS`, also of flows that are closed. `flows`, `receiving` (those of them that receive
+    messages), `rtt_us` (the largest smoothed round trip) and `min_rtt_us` are those of the open
+    flows; 0: no flow, or nothing measured. `messages` has for each direction the sum of the
+    messages' times in ns, and then their number in each bucket."""
 
     sums: list[int] = field(default_factory=lambda: [0] * len(SUMS))
     messages: dict[str, list[int]] = field(default_factory=dict)
     flows: int = 0
+    receiving: int = 0
     rtt_us: int = 0
     min_rtt_us: int = 0
 
@@ -55,6 +57,7 @@ class Peer:
         for direction, times in other.messages.items():
             _add(self.messages.setdefault(direction, [0] * len(times)), times)
         self.flows += other.flows
+        self.receiving += other.receiving
         self.rtt_us = max(self.rtt_us, other.rtt_us)
         self.min_rtt_us = min(filter(None, (self.min_rtt_us, other.min_rtt_us)), default=0)
 
@@ -98,7 +101,7 @@ class FlowSums:
         """Adds what the flows have done since the last reading. The histogram counts each open flow
         once a reading."""
         for peer in self.peers.values():
-            peer.flows = peer.rtt_us = peer.min_rtt_us = 0
+            peer.flows = peer.receiving = peer.rtt_us = peer.min_rtt_us = 0
         now: dict[_Key, list[int]] = {}
         busiest = sorted(flows[:FLOWS_MOST], key=lambda flow: -flow.bytes_in - flow.bytes_out)
         for flow in busiest:
@@ -118,6 +121,7 @@ class FlowSums:
                 _add(messages, moved[len(SUMS) :])
             now[key] = values
             peer.flows += 1
+            peer.receiving += flow.direction == "R"
             if flow.srtt_us:
                 peer.rtt_us = max(peer.rtt_us, flow.srtt_us)
                 self._observe(flow)

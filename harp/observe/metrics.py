@@ -129,6 +129,9 @@ def _start(processes: Sequence[Process]) -> Family:
 
 def _of_flows(processes: Sequence[Process], sums: list[flow_sums.FlowSums]) -> list[Family]:
     flows = Family("harp_peer_flows", "gauge", "Open flows with the peer.")
+    receiving = Family(
+        "harp_peer_receiving_flows", "gauge", "Open flows that receive messages from the peer."
+    )
     rtt = Family(
         "harp_peer_rtt_seconds", "gauge", "The largest smoothed round trip of the open flows."
     )
@@ -151,6 +154,7 @@ def _of_flows(processes: Sequence[Process], sums: list[flow_sums.FlowSums]) -> l
         for address, peer in one.peers.items():
             of = {**identity, "peer": address}
             flows.add(peer.flows, **of)
+            receiving.add(peer.receiving, **of)
             if peer.rtt_us:
                 rtt.add(peer.rtt_us / 1e6, **of)
             if peer.min_rtt_us:
@@ -162,7 +166,7 @@ def _of_flows(processes: Sequence[Process], sums: list[flow_sums.FlowSums]) -> l
                 labels = {key: str(value) for key, value in of.items()}
                 _add_times(messages, time_ns, counts, {**labels, "operation": operation})
         _add_histogram(histogram, one, {key: str(value) for key, value in identity.items()})
-    return [flows, rtt, least, *totals, histogram, messages]
+    return [flows, receiving, rtt, least, *totals, histogram, messages]
 
 
 def _add_times(family: Family, time_ns: int, counts: Sequence[int], of: dict[str, str]) -> None:

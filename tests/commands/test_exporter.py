@@ -114,6 +114,7 @@ def check_ranks(text: str) -> None:
     assert value(text, "harp_peer_out_bytes_total", **peer) == 2 * 15
     assert value(text, "harp_peer_ack_wait_seconds_total", **peer) == 3.0
     assert value(text, "harp_peer_flows", **peer) == 2
+    assert value(text, "harp_peer_receiving_flows", **peer) == 0
     assert value(text, "harp_peer_rtt_seconds", **peer) == 4e-4
     assert value(text, "harp_peer_min_rtt_seconds", **peer) == 5.1e-5
     assert value(text, "harp_flow_rtt_seconds_bucket", rank="5", le="0.0002") == 2
@@ -284,6 +285,16 @@ def test_closed_flow_that_lingers_is_no_new_flow() -> None:
     sums.add([flow(1, state="FIN-WAIT-2", bytes_out=101, message_times=times)])
     peer = sums.peers["10.0.0.2"]
     assert peer.sums[0] == 101 and sum(peer.messages["S"]) == 3
+
+
+def test_flows_that_receive_are_counted_by_themselves() -> None:
+    """Each link has flows of one direction, and only those that receive wait for receives."""
+    sums = flow_sums.FlowSums()
+    both = [flow(1, direction="S"), flow(2, direction="R"), flow(3, direction="R")]
+    sums.add(both)
+    sums.add(both)
+    peer = flow_sums.total(sums.peers.values())
+    assert (peer.flows, peer.receiving) == (3, 2)
 
 
 def test_readings_keep_no_closed_flows() -> None:
