@@ -8,6 +8,7 @@ import os
 import click
 
 from harp import paths
+from harp.cli.stop import before_exec
 
 
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
@@ -19,4 +20,5 @@ def nc(arguments: tuple[str, ...]) -> None:
     except FileNotFoundError as missing:
         raise click.ClickException(str(missing)) from missing
     # exec: the program receives the signals itself and sets the exit status.
+    before_exec()
     os.execv(program, [str(program), *arguments])

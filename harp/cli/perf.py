@@ -21,6 +21,7 @@ from harp.check import launcher
 from harp.cli import perf_html
 from harp.cli.perf_runs import HostRanks, rendezvous_at, run_program
 from harp.cli.perf_types import CommandLine, Hosts, Rendezvous, Size
+from harp.cli.stop import before_exec
 
 OPERATIONS = (
     "all_reduce",
@@ -370,6 +371,7 @@ def perf(op: str, **options: Any) -> None:
     if not own["hosts"] and not own["html"] and not own["until_eof"]:
         program = _program_and_plugin(options)
         # exec: the program receives the signals itself and sets the exit status.
+        before_exec()
         os.execv(program, [str(program), *arguments(op, options)])
         return
     ranks = HostRanks(own["hosts"], own["ssh"], own["remote_harp"]) if own["hosts"] else None

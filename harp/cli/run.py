@@ -12,6 +12,7 @@ import click
 
 from harp import loader, nccl_plugin_path
 from harp.cli.main import HELP, version_option
+from harp.cli.stop import before_exec
 
 _WHEEL_NAME = "libnccl-net-harp.so"  # NCCL_NET_PLUGIN=harp selects this name
 
@@ -101,7 +102,9 @@ def run(plugin: Optional[str], insist: bool, command: tuple[str, ...]) -> None:
     """
     try:
         chosen = Path(plugin) if plugin else nccl_plugin_path()
-        os.execvpe(command[0], list(command), environment(chosen, insist))
+        variables = environment(chosen, insist)
+        before_exec()
+        os.execvpe(command[0], list(command), variables)
     except FileNotFoundError as missing:
         if missing.filename is not None:
             raise click.ClickException(f"{command[0]}: no such command") from missing

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C, SIGTERM and SIGHUP as a request, for commands that must end other things before
-themselves."""
+themselves; and the signals of a program that takes this process's place."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Optional
+
+
+def before_exec() -> None:
+    """Gives the next program the default actions of the signals that Python ignores, since exec
+    keeps an ignored signal ignored: `yes | head` would end with an error in a job."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Stop:

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from harp.cli import main
 
 RUN = "from harp.cli.main import run_main; run_main()"
 
@@ -50,6 +55,34 @@ def test_harprun_sets_ld_library_path(
         assert (Path(first) / "libnccl-net.so").read_text() == "a plugin"
         assert second == "/opt/lib"
         assert "NCCL_NET_PLUGIN" not in found and "NCCL_NET" not in found
+
+
+def test_job_has_the_default_actions_of_signals(harprun: Any, plugin: Path) -> None:
+    """Python ignores SIGPIPE and SIGXFSZ, and exec keeps an ignored signal ignored."""
+    done = harprun("--plugin", str(plugin), "grep", "SigIgn", "/proc/self/status")
+    ignored = int(done.stdout.split()[1], 16)
+    assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+
+
+@pytest.mark.parametrize("command", ["nc", "perf"])
+def test_program_has_the_default_actions_of_signals(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    seen = []
+
+    def execv(program: Any, arguments: Any) -> None:
+        seen.extend(signal.getsignal(one) for one in (signal.SIGPIPE, signal.SIGXFSZ))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", execv)
+    numbers = (signal.SIGPIPE, signal.SIGXFSZ)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        done = CliRunner().invoke(main.harp, [command, "sendrecv"])
+        assert (done.exit_code, seen) == (0, [signal.SIG_DFL] * 2), done.output
+    finally:
+        for number, action in zip(numbers, before):
+            signal.signal(number, action)
 
 
 def test_plugin_with_nccl_name_needs_no_link(harprun: Any, tmp_path: Path) -> None:
