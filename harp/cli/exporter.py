@@ -28,12 +28,14 @@ DEFAULT_LISTEN = "127.0.0.1:9752"
 
 class Collector:
     """Reads the statistics files at each scrape. Prometheus' client calls `collect` in the thread
-    of each request; one reading runs at a time."""
+    of each request; one reading runs at a time. whole: as for Readings."""
 
-    def __init__(self, patterns: Sequence[str], containers: bool = False) -> None:
+    def __init__(
+        self, patterns: Sequence[str], containers: bool = False, whole: bool = False
+    ) -> None:
         self._patterns = patterns
         self._containers = containers
-        self._readings = Readings()
+        self._readings = Readings(whole)
         self._lock = threading.Lock()
 
     def folders(self) -> list[Path]:
@@ -69,7 +71,7 @@ def endpoint(text: str) -> tuple[str, int]:
     return address, int(port)
 
 
-def _registry(patterns: Sequence[str], containers: bool) -> Any:
+def _registry(patterns: Sequence[str], containers: bool, whole: bool) -> Any:
     try:
         from prometheus_client import CollectorRegistry
     except ImportError:
@@ -78,7 +80,7 @@ def _registry(patterns: Sequence[str], containers: bool) -> Any:
             f"{sys.executable} -m pip install 'harp-nccl[exporter]'"
         ) from None
     registry = CollectorRegistry()
-    registry.register(Collector(patterns, containers))
+    registry.register(Collector(patterns, containers, whole))
     return registry
 
 
@@ -166,7 +168,7 @@ def exporter(
         return
     if once and (listen or not textfile):
         raise click.UsageError("--once needs --textfile, and no --listen")
-    registry = _registry([os.path.expanduser(pattern) for pattern in patterns], containers)
+    registry = _registry([os.path.expanduser(pattern) for pattern in patterns], containers, once)
     signal.signal(signal.SIGTERM, _end)
     with suppress(KeyboardInterrupt):
         if listen or not textfile:

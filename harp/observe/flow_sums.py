@@ -2,7 +2,7 @@
 """Sums of the flows by peer, and a histogram of their round-trip times, over many readings.
 
 A flow leaves the statistics file when it closes. Its part stays in the sums, so that they only
-grow, as Prometheus' counters must. The sums of a process go when its file goes.
+grow, as Prometheus' counters must. The sums of a process go some readings after its file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from harp.observe.statfile import Flow, Process
 
 PEERS_MOST = 64  # peers of a process on a NIC with metrics of their own
 OTHER = "other"
+ABSENT_MOST = 4  # readings without a process before its sums go: one may fail to read its file
 FLOWS_MOST = 512  # entries that HARP writes (HARP_STAT_FLOWS); a false file may have more
 
 SUMS = (
@@ -129,6 +130,13 @@ class FlowSums:
                 peer.min_rtt_us = min(peer.min_rtt_us or flow.min_rtt_us, flow.min_rtt_us)
         self._before, self._last = self._last, now
 
+    def begin(self, flows: Sequence[Flow]) -> None:
+        """Takes the first reading as the beginning: the sums of these flows are 0 now."""
+        self.add(flows)
+        for peer in self.peers.values():
+            peer.sums = [0] * len(SUMS)
+            peer.messages = {one: [0] * len(times) for one, times in peer.messages.items()}
+
 
 def of_open_flows(processes: Sequence[Process]) -> dict[str, Peer]:
     """The sums of the present flows of all these processes, by the peer's address. Each peer has
@@ -161,18 +169,25 @@ def total(peers: Iterable[Peer]) -> Peer:
 
 
 class Readings:
-    """The sums of all processes. Thread: one at a time."""
+    """The sums of all processes. Thread: one at a time. whole: they contain what a process did
+    before its first reading. An exporter that starts again must not add that: Prometheus takes a
+    sum that falls for one that began at 0, and closed flows are missing in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: bool = True) -> None:
+        self._whole = whole
         self._files: dict[tuple[str, int], FlowSums] = {}
+        self._absent: dict[tuple[str, int], int] = {}  # readings since the process was found
 
     def add(self, processes: Sequence[Process]) -> list[FlowSums]:
         """Takes a reading of the running processes. Returns their sums, in the same order, and
-        forgets processes that are not among them."""
+        forgets processes that were not among them in the last ABSENT_MOST readings."""
         found = {}
         for process in processes:
-            sums = self._files.get((process.id, process.uid)) or FlowSums()
-            sums.add(process.flows)
-            found[process.id, process.uid] = sums
-        self._files = found
+            key = process.id, process.uid
+            sums = self._files.get(key) or FlowSums()
+            (sums.add if self._whole or key in self._files else sums.begin)(process.flows)
+            found[key] = sums
+        absent = {key: self._absent.get(key, 0) + 1 for key in self._files if key not in found}
+        self._absent = {key: times for key, times in absent.items() if times < ABSENT_MOST}
+        self._files = {key: self._files[key] for key in self._absent} | found
         return list(found.values())

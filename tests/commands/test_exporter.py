@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,8 @@ def text_of(collector: Collector) -> str:
     return "\n".join(prometheus.lines(collector.families())) + "\n"
 
 
-def check_ranks(text: str) -> None:
-    """The metrics of the eight ranks, each once."""
+def check_ranks(text: str, whole: bool = False) -> None:
+    """The metrics of the eight ranks, each once. whole: as for Readings."""
     series = parsed(text)
     for name in ("harp_process_info", "harp_tx_bytes_total", "harp_flow_rtt_seconds_count"):
         of = [dict(labels) for one, labels in series if one == name]
@@ -111,8 +112,8 @@ def check_ranks(text: str) -> None:
         assert not {"pid", "job", "instance"} & set(of[0])
     assert value(text, "harp_tx_bytes_total", rank="5") == 1005
     peer = {"rank": "5", "peer": "10.0.0.3"}
-    assert value(text, "harp_peer_out_bytes_total", **peer) == 2 * 15
-    assert value(text, "harp_peer_ack_wait_seconds_total", **peer) == 3.0
+    assert value(text, "harp_peer_out_bytes_total", **peer) == 2 * 15 * whole
+    assert value(text, "harp_peer_ack_wait_seconds_total", **peer) == 3.0 * whole
     assert value(text, "harp_peer_flows", **peer) == 2
     assert value(text, "harp_peer_receiving_flows", **peer) == 0
     assert value(text, "harp_peer_rtt_seconds", **peer) == 4e-4
@@ -125,7 +126,9 @@ def check_ranks(text: str) -> None:
 def test_eight_containers_have_no_duplicate_series(ranks: list[Any], folders: Path) -> None:
     """The same folder is mounted twice, and a pattern matches it, too."""
     (folders / "again").symlink_to(folders / "pod3")
-    check_ranks(text_of(Collector([f"{folders}/pod*", f"{folders}/again", f"{folders}/absent"])))
+    patterns = [f"{folders}/pod*", f"{folders}/again", f"{folders}/absent"]
+    check_ranks(text_of(Collector(patterns)))
+    check_ranks(text_of(Collector(patterns, whole=True)), whole=True)
 
 
 # A rank that is number 1 of its container, publishes in /dev/shm, and says so.
@@ -295,6 +298,43 @@ def test_flows_that_receive_are_counted_by_themselves() -> None:
     sums.add(both)
     peer = flow_sums.total(sums.peers.values())
     assert (peer.flows, peer.receiving) == (3, 2)
+
+
+def test_restart_of_the_exporter_adds_nothing(folders: Path) -> None:
+    """Sums over closed flows end with the exporter. What the open flows did before the new one's
+    start counts for the old one only."""
+    file = _engine.StatFile(rank=0)
+    more: dict[str, Any] = {"state": 1, "peer_address": ip("10.0.0.2"), "direction": "S"}
+
+    def sent(collector: Collector) -> tuple[float, float]:
+        text = text_of(collector)
+        messages = value(text, "harp_message_seconds_count")
+        return value(text, "harp_peer_out_bytes_total"), messages
+
+    collector = Collector([])
+    file.flow(0, bytes_out=500, opened_ns=1, message_times_ns=[1] * 5, **more)
+    assert sent(collector) == (0, 0)
+    file.flow(0, bytes_out=700, opened_ns=1, message_times_ns=[1] * 7, **more)
+    file.flow(1, flow=1, bytes_out=40, opened_ns=2, message_times_ns=[1] * 4, **more)
+    assert sent(collector) == (240, 6)
+    assert sent(Collector([])) == (0, 0)
+    file.close()
+
+
+def test_sums_of_a_process_survive_a_few_readings_without_it(folders: Path) -> None:
+    file = _engine.StatFile(rank=0)
+    (process,) = statfile.scan([folders / "run"])
+    file.close()
+    first = replace(process, flows=[flow(1, bytes_out=100), flow(2, bytes_out=50)])
+    later = replace(process, flows=[flow(1, bytes_out=130)])
+    readings = flow_sums.Readings()
+    for absent in (flow_sums.ABSENT_MOST - 1, flow_sums.ABSENT_MOST):
+        readings.add([first])
+        for _ in range(absent):
+            assert readings.add([]) == []
+        (sums,) = readings.add([later])
+        kept = absent < flow_sums.ABSENT_MOST
+        assert sums.peers["10.0.0.2"].sums[0] == (180 if kept else 130)
 
 
 def test_readings_keep_no_closed_flows() -> None:
