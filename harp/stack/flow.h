@@ -298,6 +298,8 @@ struct harp_flow_view {
   uint32_t ack_wait_ms, window_wait_ms, device_wait_ms;
 };
 void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view);
+/* Adds the wait that lasts to the stack's counters, so that they do not stand still meanwhile. */
+void harp_flow_count_wait(struct harp_tcp *tcp);
 /* Fills Linux's struct tcp_info (getsockopt of TCP_INFO). */
 void harp_flow_info(const struct harp_tcp *tcp, struct harp_tcp_info *info);
 

@@ -215,25 +215,25 @@ static bool expect(void *user, struct harp_rx_hint *hint)
   return true;
 }
 
-static uint64_t stalled_for(const struct link_flow *flow)
+void flow_count_wait(struct link_flow *flow)
 {
-  return flow->stalled ? harp_instance_now(flow->instance) - flow->stalled_since : 0;
-}
-
-uint32_t flow_receive_wait_ms(const struct link_flow *flow)
-{
-  return (uint32_t)((flow->stalled_time + stalled_for(flow)) / 1000000);
+  if (flow->stalled) {
+    uint64_t now = harp_instance_now(flow->instance);
+    /* A flow that moved began to wait by the clock of another instance. */
+    uint64_t time = now > flow->stalled_since ? now - flow->stalled_since : 0;
+    flow->stalled_since = now;
+    flow->stalled_time += time;
+    harp_instance_count(flow->instance, HARP_COUNTER_receive_wait_ns, time);
+  }
 }
 
 static void end_stall(struct link_flow *flow)
 {
-  uint64_t time = stalled_for(flow);
+  flow_count_wait(flow);
   if (flow->stalled) {
     harp_instance_postpone_receive(flow->instance, 0);
   }
   flow->stalled = false;
-  flow->stalled_time += time;
-  harp_instance_count(flow->instance, HARP_COUNTER_receive_wait_ns, time);
 }
 
 /* The receive that a chunk belongs to. NULL: it is not posted yet, or the link has failed. */

@@ -514,8 +514,8 @@ void flow_resume(struct link_flow *flow);
 
 /* Delivers the bytes that an earlier connection has received. */
 void flow_resume_inherited(struct link_flow *flow);
-/* How long the flow's data has waited for receives to be posted, ms. Thread: the flow's poller. */
-uint32_t flow_receive_wait_ms(const struct link_flow *flow);
+/* Adds the wait for a receive that lasts to stalled_time and to the counter. */
+void flow_count_wait(struct link_flow *flow);
 
 /* --- flow_replace.c --- */
 

@@ -366,6 +366,7 @@ void flow_move_connection(struct link_flow *flow, struct link_flow *from)
   flow->fin_waits = false;
   from->tcp = NULL;
   /* Readers of the statistics file take it for a new flow, as its counters begin again. */
+  flow_count_wait(flow);
   flow->opened = harp_clock_wall_ns();
   flow->message_time = flow->stalled_time = 0;
   memset(flow->message_times, 0, sizeof flow->message_times);
@@ -586,7 +587,7 @@ void flow_publish(struct link_flow *flow)
       .ack_wait_ms = view.ack_wait_ms,
       .window_wait_ms = view.window_wait_ms,
       .device_wait_ms = view.device_wait_ms,
-      .receive_wait_ms = flow_receive_wait_ms(flow),
+      .receive_wait_ms = (uint32_t)(flow->stalled_time / 1000000),
       .message_time_ns = flow->message_time,
   };
   memcpy(entry.message_times, flow->message_times, sizeof entry.message_times);

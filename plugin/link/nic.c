@@ -96,6 +96,10 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
   uint64_t running = harp_instance_running_time(instance);
   for (struct link_flow *flow = at->flows; flow; flow = next) {
     next = flow->next;
+    flow_count_wait(flow);
+    if (flow->tcp) {
+      harp_flow_count_wait(flow->tcp);
+    }
     flow_publish(flow);
     flow_watch(flow, now);
     flow_watch_lost(flow);

@@ -437,6 +437,8 @@ struct harp_endpoint harp_flow_peer(const struct harp_tcp *tcp)
 
 uint16_t harp_flow_local_port(const struct harp_tcp *tcp) { return tcp->local_port; }
 
+void harp_flow_count_wait(struct harp_tcp *tcp) { tcp_wait_change(tcp, tcp->waits.now); }
+
 /* Once our FIN is acknowledged, SND.UNA is beyond the data. */
 static uint32_t unacked_data(const struct harp_tcp *tcp)
 {
