@@ -19,4 +19,10 @@ double cpu_idle_baseline(void);
  * for the kernel's ticks or the baseline too high. */
 double cpu_seconds(const struct cpu_sample *from, const struct cpu_sample *to, double baseline);
 
+enum { MACHINE_SIZE = 40 };
+
+/* The name of this machine: equal for all its containers, and another one on another machine or in
+ * a virtual machine. "": unknown. */
+void cpu_machine(char name[MACHINE_SIZE]);
+
 #endif

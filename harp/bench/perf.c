@@ -87,14 +87,56 @@ static void percentiles(struct pass *pass, struct measurement *measured)
   measured->p99_us = pass->trips_us[(size_t)pass->iterations * 99 / 100];
 }
 
-static double cpu_per_gb(const struct pass *pass, size_t size, const struct cpu_sample *before,
-                         double baseline)
+/* The CPU time of a rank's machine during a pass, sent to the other ranks. */
+struct machine_time {
+  char machine[MACHINE_SIZE];
+  double seconds; /* as from cpu_seconds */
+};
+
+/* Whether an earlier rank runs on the rank's machine. */
+static bool is_counted(const struct machine_time *times, int rank)
+{
+  for (int i = 0; i < rank; i++) {
+    if (strcmp(times[i].machine, times[rank].machine) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The CPU time of all machines, each once. Negative: unknown. */
+static double seconds_of_all(const struct machine_time *times, int ranks)
+{
+  double sum = 0;
+  for (int rank = 0; rank < ranks; rank++) {
+    if (!times[rank].machine[0] && ranks > 1) {
+      return -1;
+    }
+    if (!is_counted(times, rank)) {
+      if (times[rank].seconds < 0) {
+        return -1;
+      }
+      sum += times[rank].seconds;
+    }
+  }
+  return sum;
+}
+
+/* Called when all ranks have ended the pass. */
+static int cpu_per_gb(struct session *session, const struct pass *pass, size_t size,
+                      const struct cpu_sample *before, double baseline, double *per_gb)
 {
   struct cpu_sample after = cpu_sample();
-  double seconds = cpu_seconds(before, &after, baseline);
+  struct machine_time mine = {.seconds = cpu_seconds(before, &after, baseline)};
+  cpu_machine(mine.machine);
+  if (session_exchange(session, &mine, sizeof(mine))) {
+    return -1;
+  }
+  double seconds = seconds_of_all(session->everybody, pass->ranks);
   double moved = pass->operation->bytes_moved(pass->ranks, size) *
                  ((double)pass->warmup + (double)pass->iterations);
-  return seconds < 0 || moved <= 0 ? -1 : seconds / (moved / 1e9);
+  *per_gb = seconds < 0 || moved <= 0 ? -1 : seconds / (moved / 1e9);
+  return 0;
 }
 
 static int timed_pass(struct session *session, const struct sized *sized, double baseline,
@@ -117,8 +159,8 @@ static int timed_pass(struct session *session, const struct sized *sized, double
   int bad = run_together(session, passes, size, &summary);
   if (!bad) {
     measured->time_us = summary.elapsed_ns / 1e3 / first->iterations;
-    measured->cpu_s_per_gb = cpu_per_gb(first, size, &before, baseline);
     percentiles(first, measured);
+    bad = cpu_per_gb(session, first, size, &before, baseline, &measured->cpu_s_per_gb);
   }
   free(first->trips_us);
   return bad;
@@ -146,11 +188,11 @@ static bool is_timed(const struct session *session)
   return !session->options->verified && !session->operation->draws;
 }
 
-/* Rank 0 measures while the others wait in their next exchange. There are no links yet, so what a
- * plugin spends on idle links counts as a cost of the messages. */
+/* All ranks measure at the same time. There are no links yet, so what a plugin spends on idle links
+ * counts as a cost of the messages. */
 static double idle_baseline(const struct session *session)
 {
-  return session->options->rank == 0 && is_timed(session) ? cpu_idle_baseline() : 0;
+  return is_timed(session) ? cpu_idle_baseline() : 0;
 }
 
 static int measure_all(struct session *session, struct report *report, double baseline,

@@ -17,7 +17,7 @@
 
 #include "harp/bench/clock.h"
 
-enum { MAGIC = 0x48505246, RETRY_MS = 50, DECLINE_MS = 2000, ERROR_SIZE = 512, NAMED = 8 };
+enum { MAGIC = 0x48505247, RETRY_MS = 50, DECLINE_MS = 2000, ERROR_SIZE = 512, NAMED = 8 };
 
 struct hello {
   uint32_t magic;

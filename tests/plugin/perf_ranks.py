@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Optional
+from typing import Callable, Optional
 
 from harp import paths
 
@@ -27,9 +27,11 @@ class Run:
         ranks: int = 2,
         environment: Optional[Mapping[str, str]] = None,
         told: bool = True,
+        starter: Callable[[int], Sequence[str]] = lambda rank: (),
     ) -> None:
         """told: options set the ranks; else a launcher's variables in environment do, in which
-        {rank} stands for the rank's number."""
+        {rank} stands for the rank's number. starter: a command of a rank that runs the rest of its
+        words."""
         rendezvous = f"127.0.0.1:{free_port()}"
         self.processes = []
         for rank in range(ranks):
@@ -37,7 +39,7 @@ class Run:
             where = ["--rank", rank, "--nranks", ranks, "--rendezvous", rendezvous] if told else []
             self.processes.append(
                 subprocess.Popen(
-                    [str(word) for word in (paths.perf_program(), *args, *where)],
+                    [str(word) for word in (*starter(rank), paths.perf_program(), *args, *where)],
                     env={**os.environ, "NCCL_SOCKET_IFNAME": "lo", **more},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
