@@ -132,6 +132,7 @@ cdef extern from "harp/engine/devices.h" nogil:
         const char *pci_path
         uint64_t guid
         uint32_t speed_mbps
+        bint speed_known
 
     struct harp_devices_t "harp_devices":
         unsigned count
@@ -350,7 +351,7 @@ def innermost(str device):
 def devices(folder, root=""):
     """The devices that NCCL is told of, for the ztcp*.conf of a folder. Each is a dict: name,
     identity (the NIC: PCI function, interface, or the key `device`), pci_path (None: none), guid,
-    speed_mbps, files (paths). `root` replaces / in the path of /sys. Raises ConfigError."""
+    speed_mbps, speed_known (False: it is assumed), files (paths). `root` replaces / in the path of /sys. Raises ConfigError."""
     cdef harp_conf_folder_t read
     cdef harp_devices_t found
     cdef char error[HARP_CONFIG_ERROR_SIZE]
@@ -370,6 +371,7 @@ def devices(folder, root=""):
             "pci_path": _text(found.of[i].pci_path) or None,
             "guid": found.of[i].guid,
             "speed_mbps": found.of[i].speed_mbps,
+            "speed_known": bool(found.of[i].speed_known),
             "files": [path for j, path in enumerate(files) if found.device_of[j] == i],
         }
         for i in range(found.count)

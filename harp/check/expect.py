@@ -29,6 +29,11 @@ class Expected:
         return "PCIe of the GPUs" if self.gpus and self.gpus < self.nics else "NICs"
 
 
+def _speeds_are_known(host: Host) -> bool:
+    # A rank of an older release does not say it.
+    return all(device.get("speed_known", True) for device in host.facts["devices"])
+
+
 def of_host(host: Host) -> Expected:
     """What a host can send and receive."""
     speeds = [device["speed_mbps"] for device in host.facts["devices"]]
@@ -66,6 +71,15 @@ def sentences(
     without = [host.name for host in hosts if not host.facts["devices"]]
     if without:
         return [f"What would NCCL get: unknown, because HARP has no NIC on {', '.join(without)}."]
+    measured = inbound(hosts, together, host_of)
+    slowest = min(measured, key=lambda number: measured[number]) if measured else 0
+    rate = measured.get(slowest, 0.0)
+    into = f"Measured, all ranks at once: {rate:.3g} Gbit/s into {hosts[slowest].name}, the slowest"
+    unknown = [host.name for host in hosts if not _speeds_are_known(host)]
+    if unknown:
+        names = ", ".join(unknown)
+        first = f"What would NCCL get: the NIC's speed is unknown on {names} (set speed_mbps)."
+        return [first, f"{into}."] if measured else [first]
     each = {host.number: of_host(host) for host in hosts}
     least = min(hosts, key=lambda host: each[host.number].gbit)
     one = each[least.number]
@@ -77,15 +91,10 @@ def sentences(
         f"{limited}: {one.rails} rail{'s' if one.rails != 1 else ''} of {one.nics:.4g} Gbit/s "
         f"together, {gpus}.",
     ]
-    measured = inbound(hosts, together, host_of)
     if measured:
-        slowest = min(measured, key=lambda number: measured[number])
-        share = 100 * measured[slowest] / one.gbit if one.gbit else 0
+        share = 100 * rate / one.gbit if one.gbit else 0
         percent = f"{share:.0f}" if share >= 1 else f"{share:.1g}"
-        lines.append(
-            f"Measured, all ranks at once: {measured[slowest]:.3g} Gbit/s into "
-            f"{hosts[slowest].name}, the slowest: {percent} % of that."
-        )
+        lines.append(f"{into}: {percent} % of that.")
         if len(hosts) == 2:
             lines.append(
                 "No link between two hosts alone is called slow. Compare a rate that is too low "

@@ -111,10 +111,8 @@ def _nics() -> Iterator[Facts]:
 def _devices() -> list[Facts]:
     """The devices that NCCL sees; none if the configuration is wrong, which doctor reports."""
     try:
-        return [
-            {"name": one["name"], "identity": one["identity"], "speed_mbps": one["speed_mbps"]}
-            for one in _tables.devices(conf_dir())
-        ]
+        names = ("name", "identity", "speed_mbps", "speed_known")
+        return [{name: one[name] for name in names} for one in _tables.devices(conf_dir())]
     except _tables.ConfigError:
         return []
 

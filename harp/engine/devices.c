@@ -11,13 +11,6 @@
 
 #define ONE_GUID 0x50524148 /* of the only device under HARP_DEVICES=1; equal on every rank */
 
-static uint32_t speed_of(const struct harp_config *config, const char *root)
-{
-  uint32_t speed = config->speed_mbps ? config->speed_mbps : harp_nic_speed(config, root);
-
-  return speed ? speed : HARP_SPEED_UNKNOWN_MBPS;
-}
-
 static uint64_t hash(const char *text) { return fnv1a_64(FNV1A_64_BEGIN, text, strlen(text)); }
 
 static bool has_guid(const struct harp_devices *devices, uint64_t guid)
@@ -41,7 +34,9 @@ static void describe(struct harp_devices *devices, const struct harp_config *con
   } else {
     harp_nic_function(config, root, device->pci_path, sizeof(device->pci_path));
   }
-  device->speed_mbps = speed_of(config, root);
+  uint32_t speed = config->speed_mbps ? config->speed_mbps : harp_nic_speed(config, root);
+  device->speed_known = speed > 0;
+  device->speed_mbps = speed ? speed : HARP_SPEED_UNKNOWN_MBPS;
   device->guid = hash(identity);
   while (has_guid(devices, device->guid)) {
     device->guid++;
@@ -55,6 +50,7 @@ static void join_all(struct harp_devices *devices)
   struct harp_device *one = &devices->of[0];
 
   for (unsigned i = 1; i < devices->count; i++) {
+    one->speed_known = one->speed_known && devices->of[i].speed_known;
     if (devices->of[i].speed_mbps < one->speed_mbps) {
       one->speed_mbps = devices->of[i].speed_mbps;
     }

@@ -27,6 +27,7 @@ struct harp_device {
   char pci_path[HARP_CONFIG_PATH_SIZE];   /* for NCCL; "": none */
   uint64_t guid;                          /* differs between the devices of a host */
   uint32_t speed_mbps;
+  bool speed_known; /* false: it is assumed */
 };
 
 struct harp_devices {

@@ -198,6 +198,15 @@ def test_expected_bandwidth_is_that_of_the_slowest_part() -> None:
     assert "the slowest: 0.2 % of that" in expect.sentences(two, measured, [0, 1])[1]
 
 
+def test_assumed_speed_of_a_nic_is_no_bound() -> None:
+    nic = {"name": "HARP0", "identity": "eth0", "speed_mbps": 25000}
+    two = [hosts(2)[0], hosts(2, devices=[{**nic, "speed_known": False}])[1]]
+    assert expect.sentences(two, {(0, 1): 2.0, (1, 0): 30.0}, [0, 1]) == [
+        "What would NCCL get: the NIC's speed is unknown on gpu1 (set speed_mbps).",
+        "Measured, all ranks at once: 2 Gbit/s into gpu1, the slowest.",
+    ]
+
+
 def test_no_host_limits_the_bandwidth_if_all_are_alike() -> None:
     assert "The limit is the NICs of each host: 1 rail" in expect.sentences(hosts(2), {}, [0, 1])[0]
 

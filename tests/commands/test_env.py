@@ -115,6 +115,7 @@ def test_devices_are_those_of_the_plugin(harp: Any, folders: Path) -> None:
             "identity": f"veth{index}",
             "pci_path": None,
             "speed_mbps": 40_000,
+            "speed_known": True,
             "files": [f"{config}/ztcp{number}.conf" for number in numbers],
         }
         for index, numbers in enumerate(((2, 9), (10,)))

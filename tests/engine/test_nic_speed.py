@@ -31,6 +31,10 @@ def speeds(machine: Machine, conf_dir: Path) -> list[int]:
     return [one["speed_mbps"] for one in _tables.devices(conf_dir, machine.root)]
 
 
+def known(machine: Machine, conf_dir: Path) -> list[bool]:
+    return [one["speed_known"] for one in _tables.devices(conf_dir, machine.root)]
+
+
 def test_each_device_has_the_speed_of_its_nic(machine: Machine, conf_dir: Path) -> None:
     for number, speed in enumerate(("100000", "40000", "200000")):
         nic(machine, number, speed)
@@ -47,9 +51,9 @@ def test_one_device_has_the_slowest_speed(
     configure(conf_dir, "nic0", "nic1", "nic2")
     assert speeds(machine, conf_dir) == [40_000]
     configure(conf_dir, "nic0", "nic1 speed_mbps = 80000", "nic2")
-    assert speeds(machine, conf_dir) == [80_000]
+    assert speeds(machine, conf_dir) == [80_000] and known(machine, conf_dir) == [True]
     machine.speed("nic2", "-1")
-    assert speeds(machine, conf_dir) == [UNKNOWN]
+    assert speeds(machine, conf_dir) == [UNKNOWN] and known(machine, conf_dir) == [False]
 
 
 def test_speed_mbps_overrides_sysfs(
@@ -69,6 +73,7 @@ def test_unknown_sysfs_speed_gives_default(machine: Machine, conf_dir: Path, sai
     nic(machine, 1, said)
     configure(conf_dir, "nic0", "nic1")
     assert speeds(machine, conf_dir) == [100_000, UNKNOWN]
+    assert known(machine, conf_dir) == [True, False]
 
 
 def test_speed_is_found_by_pci_id_fault_port_or_pci_path(machine: Machine, conf_dir: Path) -> None:
