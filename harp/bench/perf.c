@@ -228,6 +228,8 @@ static int run(struct session *session)
       .operation = session->operation,
       .api = &session->api,
       .flows = session->flows,
+      .sockets = session->sockets,
+      .congestion = session->congestion,
       .device = session->device,
   };
   uint64_t wrong = 0;

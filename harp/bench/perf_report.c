@@ -176,9 +176,8 @@ static void put_record(struct report *report, const struct measurement *measured
   put_number(file, "mtu", told(options->mtu));
   put_text(file, "offloads", options->offloads);
   put_number(file, "pair", options->pair);
-  put_text(file, "kernel_cc",
-           options->kernel ? (options->kernel_cc ? options->kernel_cc : "cubic") : NULL);
-  put_number(file, "nsocks", options->kernel ? (options->nsocks ? options->nsocks : 1) : -1);
+  put_text(file, "kernel_cc", report->congestion);
+  put_number(file, "nsocks", told(report->sockets));
   put_number(file, "p50_us", measured->p50_us);
   put_number(file, "p99_us", measured->p99_us);
   put_number(file, "channels", options->channels);

@@ -24,8 +24,10 @@ struct report {
   const struct operation *operation;
   const struct netapi *api;
   const char *device;
-  int flows;          /* per link; 0: unknown */
-  FILE *table, *json; /* json NULL: not requested */
+  int flows;              /* per link; 0: unknown */
+  int sockets;            /* per link of the kernel plugin; 0: unknown */
+  const char *congestion; /* of the kernel plugin; NULL: unknown */
+  FILE *table, *json;     /* json NULL: not requested */
   unsigned records;
 };
 

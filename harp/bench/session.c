@@ -38,6 +38,29 @@ static void read_flows(const char *text)
   }
 }
 
+/* Sockets per link and congestion control of the kernel plugin, from its log line at init. */
+static struct {
+  int sockets;         /* 0: unknown */
+  char congestion[32]; /* "": unknown, or the system's */
+} kernel_in_log;
+
+static void read_kernel(const char *text)
+{
+  static const char from[] = " sockets per link, congestion control ";
+  const char *at = strstr(text, from);
+  if (strncmp(text, "NET/KERNEL: ", 12) != 0 || !at) {
+    return;
+  }
+  const char *name = at + strlen(from);
+  while (at > text && *at != ',') {
+    at--;
+  }
+  kernel_in_log.sockets = *at == ',' ? atoi(at + 1) : 0;
+  if (strcmp(name, "of the system") != 0) {
+    snprintf(kernel_in_log.congestion, sizeof(kernel_in_log.congestion), "%s", name);
+  }
+}
+
 /* Whether the line names the file with a link's last events, which explains a failure. */
 static bool names_trace(const char *text) { return strstr(text, "harp stat --trace") != NULL; }
 
@@ -54,6 +77,7 @@ static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *f
   vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
   read_flows(text);
+  read_kernel(text);
   warned = warned || level <= NCCL_LOG_WARN;
   if (level > NCCL_LOG_WARN && !log_info && !names_trace(text)) {
     return;
@@ -118,6 +142,8 @@ static int bring_up(struct session *session)
     return -1;
   }
   session->flows = flows_in_log;
+  session->sockets = kernel_in_log.sockets;
+  session->congestion = kernel_in_log.congestion[0] ? kernel_in_log.congestion : NULL;
   session->channel_count = session->options->channels;
   for (unsigned i = 0; i < session->channel_count; i++) {
     session->channels[i].device = (int)i % devices;

@@ -29,6 +29,9 @@ struct session {
   struct netapi api;
   const char *device;
   int flows; /* per link; 0: unknown */
+  /* Of the kernel plugin. 0 and NULL: unknown. */
+  int sockets;
+  const char *congestion;
   struct rendezvous *rendezvous;
   void *everybody; /* buffer for an exchange of all ranks */
   struct channel channels[OPTIONS_MAX_CHANNELS];

@@ -138,6 +138,14 @@ def test_record_has_every_field(tmp_path: Path) -> None:
     assert {name: found[name] for name in expected} == expected
 
 
+def test_record_has_the_settings_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the kernel plugin may come from the environment, too."""
+    monkeypatch.setenv("HARP_KERNEL_CC", "reno")
+    monkeypatch.setenv("HARP_KERNEL_NSOCKS", "4")
+    (found,) = records(tmp_path, ["sendrecv", "--sizes", "8:2"])
+    assert (found["kernel_cc"], found["nsocks"]) == ("reno", 4)
+
+
 @pytest.mark.parametrize(
     "op", ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "sendrecv", "sendrecv_bidir"]
 )
