@@ -4,6 +4,8 @@
 Python reads the lists of the C part, so each list exists once.
 """
 
+import os
+
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset, strerror
 
@@ -238,7 +240,7 @@ def check_key_file(path):
     may read or change the file)."""
     cdef harp_key_file file
     cdef char error[HARP_KEY_FILE_ERROR_SIZE]
-    cdef int rc = harp_key_file_read(&file, str(path).encode(), error)
+    cdef int rc = harp_key_file_read(&file, os.fsencode(path), error)
     loose = bool(file.loose)
     memset(&file, 0, sizeof(file))
     return (_text(error) if rc else "", loose)
@@ -307,7 +309,7 @@ def load(path):
     or "default". Raises ConfigError."""
     cdef harp_config config
     cdef char error[HARP_CONFIG_ERROR_SIZE]
-    cdef int rc = harp_config_load(str(path).encode(), &config, error)
+    cdef int rc = harp_config_load(os.fsencode(path), &config, error)
     if rc:
         raise ConfigError(_text(error), rc)
     return _values(&config)
@@ -355,7 +357,7 @@ def devices(folder, root=""):
     cdef harp_conf_folder_t read
     cdef harp_devices_t found
     cdef char error[HARP_CONFIG_ERROR_SIZE]
-    path, below = str(folder).encode(), str(root).encode()
+    path, below = os.fsencode(folder), os.fsencode(root)
     cdef int rc = harp_conf_folder_read(&read, path, error)
     if rc:
         raise ConfigError(_text(error), rc)

@@ -7,6 +7,9 @@ Exit status: 0 success, 1 a failure or a fault found, 2 wrong usage.
 from __future__ import annotations
 
 import importlib
+import io
+import os
+import sys
 from typing import Any, Optional
 
 import click
@@ -98,20 +101,34 @@ def harp() -> None:
     """A user-space TCP/IP stack as an NCCL net plugin."""
 
 
+def _run(command: click.Command, name: str, arguments: Optional[list[str]] = None) -> Any:
+    """Runs a command as this program. A file name that is no text is printed as it is. An error
+    that no command expects, such as a full disk behind the output, ends it with one line."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="surrogateescape")
+    try:
+        return command.main(arguments, prog_name=name, **HELP)
+    except OSError as failed:
+        where = f"{failed.filename}: " if failed.filename is not None else ""
+        click.echo(f"Error: {where}{failed.strerror or failed}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the rest of the output would fail again
+        raise SystemExit(1) from None
+
+
 def main(arguments: Optional[list[str]] = None) -> Any:
     """The command `harp`."""
-    return harp.main(arguments, prog_name="harp")
+    return _run(harp, "harp", arguments)
 
 
 def setup_main() -> Any:
     """The command `harp-setup`: harp setup."""
     from harp.setup.command import setup
 
-    return setup.main(prog_name="harp-setup", **HELP)
+    return _run(setup, "harp-setup")
 
 
 def run_main() -> Any:
     """The command `harprun`."""
     from harp.cli.run import run
 
-    return run.main(prog_name="harprun")
+    return _run(run, "harprun")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,29 @@ def test_commit_is_one_of_the_clone() -> None:
     commit = str(_tables.build_facts()["commit"]).partition("-")[0]
     assert len(commit) >= 12
     subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], check=True)
+
+
+@pytest.mark.parametrize("args", [["stat"], ["env", "--defaults"], ["--help"]])
+def test_full_disk_behind_the_output_is_an_error(folders: Path, args: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "harp", *args], stdout=full, stderr=subprocess.PIPE, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (1, b"Error: No space left on device\n")
+
+
+@pytest.mark.parametrize("args", [["env"], ["env", "--devices"], ["doctor"], ["setup", "status"]])
+def test_folder_whose_name_is_no_text_is_used(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, args: list[str]
+) -> None:
+    folder = os.fsencode(folders) + b"/\xff"
+    os.mkdir(folder)
+    Path(os.fsdecode(folder), "ztcp0.conf").write_text("device = packet:absent0\n")
+    monkeypatch.setenv("HARP_CONF_DIR", os.fsdecode(folder))
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+    done = subprocess.run([sys.executable, "-m", "harp", *args], capture_output=True, timeout=60)
+    assert done.returncode in (0, 1) and b"Traceback" not in done.stderr, done.stderr
+    assert b"HARP_CONF_DIR = " + folder in done.stdout or args != ["env"]
 
 
 @pytest.mark.quick_cases(3)
