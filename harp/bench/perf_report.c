@@ -217,7 +217,7 @@ void report_add(struct report *report, const struct measurement *measured)
   }
 }
 
-int report_close(struct report *report)
+static int close_json(struct report *report)
 {
   FILE *file = report->json;
   report->json = NULL;
@@ -232,4 +232,14 @@ int report_close(struct report *report)
             report->options->json);
   }
   return bad ? -1 : 0;
+}
+
+int report_close(struct report *report)
+{
+  int bad = close_json(report);
+  if (ferror(report->table) || fflush(report->table)) {
+    fputs("harp perf: the table could not be written completely: is the disk full?\n", stderr);
+    bad = -1;
+  }
+  return bad;
 }

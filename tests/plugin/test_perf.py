@@ -138,6 +138,13 @@ def test_record_has_every_field(tmp_path: Path) -> None:
     assert {name: found[name] for name in expected} == expected
 
 
+def test_table_that_cannot_be_written_is_a_failure() -> None:
+    into_full = ["sh", "-c", 'exec "$@" >/dev/full', "sh"]
+    run = Run(["sendrecv", "--kernel", "--sizes", "8:2"], starter=lambda rank: into_full)
+    (status, _, said), (other, _, _) = run.finish()
+    assert (status, other) == (1, 0) and "the table could not be written completely" in said
+
+
 def test_record_has_the_settings_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the kernel plugin may come from the environment, too."""
     monkeypatch.setenv("HARP_KERNEL_CC", "reno")
