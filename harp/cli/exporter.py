@@ -20,6 +20,7 @@ import click
 from harp.cli.containers import containers_option
 from harp.cli.printed_files import OF_EXPORTER
 from harp.observe import metrics, statfile
+from harp.observe.ended import LastReadings
 from harp.observe.flow_sums import Readings
 from harp.observe.prometheus import Family
 
@@ -36,6 +37,7 @@ class Collector:
         self._patterns = patterns
         self._containers = containers
         self._readings = Readings(whole)
+        self._last = LastReadings()
         self._lock = threading.Lock()
 
     def folders(self) -> list[Path]:
@@ -45,10 +47,10 @@ class Collector:
         return [*statfile.folders(), *matching]
 
     def families(self) -> list[Family]:
-        """A reading of all processes that run now."""
+        """A reading of all processes that run now, and of those that have ended lately."""
         with self._lock:
             found = statfile.scan(self.folders(), self._containers)
-            return metrics.families(found, self._readings)
+            return metrics.families([*found, *self._last.add(found)], self._readings)
 
     def collect(self) -> Iterable[Any]:
         """The families as prometheus_client wants them, with counters named without their end."""

@@ -275,7 +275,7 @@ def _add_aliases(kinds: dict[str, str], values: list[dict[str, int]]) -> None:
                     instance[added] = instance[known]
 
 
-class _Budget:
+class Budget:
     """What a scan may still read of a user's files."""
 
     def __init__(self) -> None:
@@ -384,21 +384,25 @@ def _parse(path: Path, stem: str, read: Callable[[], bytes], alive: bool, uid: i
     )
 
 
-def read(path: Path, name: str = "", budget: Optional[_Budget] = None) -> Process:
+def read_fd(path: Path, stem: str, fd: int, budget: Optional[Budget] = None) -> Process:
+    """Reads a file that is open. stem: the file's name without its end. As read otherwise; also
+    raises ForeignError."""
+
+    def content() -> bytes:
+        if budget and not budget.take(os.fstat(fd).st_size):
+            return b""
+        return foreign.read_fd(path, fd, _SIZE_MOST)
+
+    return _parse(path, stem, content, _is_alive(fd), os.fstat(fd).st_uid)
+
+
+def read(path: Path, name: str = "", budget: Optional[Budget] = None) -> Process:
     """Reads one file. name: the file's name, if the path is one in /proc/PID/fd. budget: bounds the
     bytes that are read, if given. Raises OSError if it cannot be read, StatError if it is wrong."""
     try:
         fd = foreign.open_file(path, follow=bool(name))
-
-        def content() -> bytes:
-            if budget and not budget.take(os.fstat(fd).st_size):
-                return b""
-            return foreign.read_fd(path, fd, _SIZE_MOST)
-
         try:
-            return _parse(
-                path, Path(name or path).stem, content, _is_alive(fd), os.fstat(fd).st_uid
-            )
+            return read_fd(path, Path(name or path).stem, fd, budget)
         finally:
             os.close(fd)
     except foreign.ForeignError as wrong:
@@ -496,7 +500,7 @@ def scan(where: Optional[Sequence[Path]] = None, containers: bool = False) -> li
     (descriptors.py). Of these, all that are read count, since a user may publish many that are
     wrong."""
     found: dict[tuple[str, int], Process] = {}
-    users: defaultdict[int, _Budget] = defaultdict(_Budget)
+    users: defaultdict[int, Budget] = defaultdict(Budget)
     seen: set[tuple[Optional[int], int, int]] = set()
 
     def add(path: Path, name: str = "", user: Optional[int] = None) -> None:

@@ -23,7 +23,7 @@ import pytest
 
 from harp import _tables
 from harp.cli.exporter import Collector
-from harp.observe import flow_sums, message_times, metrics, prometheus, statfile
+from harp.observe import ended, flow_sums, message_times, metrics, prometheus, statfile
 from harp.testing import _engine
 
 pytest.importorskip("prometheus_client")
@@ -321,6 +321,63 @@ def test_restart_of_the_exporter_adds_nothing(folders: Path) -> None:
     file.close()
 
 
+def errors(collector: Collector) -> dict[str, float]:
+    """The failed links by rank."""
+    series = parsed(text_of(collector)).items()
+    return {
+        dict(of)["rank"]: value for (name, of), value in series if name == "harp_link_errors_total"
+    }
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_last_error_of_a_process_is_seen_after_its_end(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link fails, and the process ends before the next scrape. Its gauges end with it."""
+    before = descriptors()
+    collector = Collector([], whole=True)
+    file = _engine.StatFile(rank=0)
+    file.set(0, COUNTERS.index("links"), 3)
+    of_flow: dict[str, Any] = {"state": 1, "peer_address": ip("10.0.0.2"), "direction": "S"}
+    file.flow(0, bytes_out=500, **of_flow)
+    text = text_of(collector)
+    assert value(text, "harp_links", rank="0") == 3
+    file.set(0, COUNTERS.index("link_errors"), 2)
+    file.flow(0, bytes_out=700, **of_flow)
+    file.close()
+    for flows in (1, 0):
+        text = text_of(collector)
+        assert value(text, "harp_link_errors_total", rank="0") == 2
+        assert value(text, "harp_peer_out_bytes_total", rank="0") == 700
+        assert value(text, "harp_peer_flows", rank="0") == flows
+        assert not [name for name, _ in parsed(text) if name == "harp_links"]
+    assert descriptors() == before
+    at = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: at + ended.SHOWN_S)
+    assert errors(collector) == {}
+
+
+def test_files_that_are_kept_open_are_bounded(
+    ranks: list[Any], folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = descriptors()
+    found = statfile.scan([folders / f"pod{rank}" for rank in range(RANKS)])
+    for owner, name, most in ((ended, "OPEN_MOST", 3), (statfile, "FILES_MOST", 2)):
+        monkeypatch.setattr(owner, name, most)
+        last = ended.LastReadings()
+        assert last.add(found) == [] and descriptors() == before + most
+        assert last.add([]) == [] and descriptors() == before, "they still run"
+    last.add(found)
+    for file in ranks:
+        file.close()
+    before -= RANKS
+    for _ in range(2):
+        assert len(last.add([])) == most and descriptors() == before
+
+
 def test_sums_of_a_process_survive_a_few_readings_without_it(folders: Path) -> None:
     file = _engine.StatFile(rank=0)
     (process,) = statfile.scan([folders / "run"])
@@ -387,6 +444,7 @@ JOB_S = 600  # a job of 8 ranks ends and the next begins
 def test_a_day_of_scrapes_stays_bounded(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readings of 24 hours while jobs come and go, and with them their flows and peers. The memory
     blocks that stay and the number of series do not grow with time."""
+    monkeypatch.setattr(ended, "SHOWN_S", 0)
     jobs = DAY_S // JOB_S if FULL else 12
     scrapes = JOB_S // SCRAPE_S if FULL else 3
     collector = Collector([])
@@ -411,6 +469,7 @@ def test_a_day_of_scrapes_stays_bounded(folders: Path, monkeypatch: pytest.Monke
         series.append(len(names))
         for file in files:
             file.close()
+        collector.families()  # their last values
         assert [one.samples for one in collector.families() if one.samples] == []
         del families, names, files
         gc.collect()
