@@ -9,7 +9,7 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from harp.observe.flow_sums import SUMS, Peer
-from harp.observe.message_times import OPERATIONS, in_ms
+from harp.observe.message_times import OPERATIONS, for_json, in_ms
 
 _HEADER = (
     f"{'PEER':<15} {'FLOWS':>5} {'BYTES OUT':>16} {'BYTES IN':>16} {'RETRANS':>8} "
@@ -49,4 +49,6 @@ def table(peers: Mapping[str, Peer]) -> Iterator[str]:
 def as_json(peers: Mapping[str, Peer]) -> str:
     """{"schema": "harp.stat.peers/1", "peers": [...]}, with the sums of harp.observe.flow_sums,
     round trips in microseconds, and the times of 99 % of the messages in seconds."""
-    return json.dumps({"schema": "harp.stat.peers/1", "peers": _rows(peers)}, indent=1)
+    return json.dumps(
+        {"schema": "harp.stat.peers/1", "peers": [for_json(row) for row in _rows(peers)]}, indent=1
+    )

@@ -18,7 +18,7 @@ from harp.cli.containers import containers_option
 from harp.cli.flow_options import peers_option
 from harp.observe import flow_sums, statfile
 from harp.observe.flow_filter import FlowFilter
-from harp.observe.message_times import in_ms
+from harp.observe.message_times import for_json, in_ms
 from harp.observe.statfile import Process
 
 _HEADER = (
@@ -62,7 +62,7 @@ class Rates:
     """The rates of a process on one of its NICs over one interval, per second. `stalls` are the
     times in which no thread polled for 0.2 s (the counter `poll_stalls`). `busy` is the percentage
     of polls that found work. 99 % of the messages of the interval took less than `send_p99` and
-    `receive_p99` seconds; None: there was no message."""
+    `receive_p99` seconds; None: there was no message, inf: it took longer than the last bound."""
 
     id: str
     process_id: str
@@ -278,7 +278,7 @@ def _document(
     else:
         view = _process_rates(interval, sort)
         schema, name = "harp.top/1", "processes"
-    return {"schema": schema, "time": time.time(), name: [asdict(one) for one in view]}
+    return {"schema": schema, "time": time.time(), name: [for_json(asdict(one)) for one in view]}
 
 
 def _lines(

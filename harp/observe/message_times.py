@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 BUCKETS = 24  # HARP_STAT_TIMES
 OPERATIONS = {"S": "send", "R": "receive"}  # by a flow's direction
@@ -18,15 +18,24 @@ def bound_s(bucket: int) -> float:
 
 def percentile_s(counts: Sequence[int], percent: int) -> Optional[float]:
     """The time below which so many percent of the messages lie, in seconds, by the buckets' bounds;
-    None without messages. The last bucket has no bound, and counts as the one before it."""
+    None without messages, infinite in the last bucket."""
     total, below = sum(counts), 0
     for bucket, count in enumerate(counts):
         below += count
         if total and below * 100 >= total * percent:
-            return bound_s(min(bucket, BUCKETS - 2))
+            return bound_s(bucket)
     return None
 
 
 def in_ms(seconds: Optional[float]) -> str:
-    """A percentile in milliseconds, or a dash."""
-    return "-" if seconds is None else f"{seconds * 1000:.3g}"
+    """A percentile in milliseconds, or a dash. Of an infinite one, only the last bound is known."""
+    if seconds is None:
+        return "-"
+    if seconds == math.inf:
+        return f">{in_ms(bound_s(BUCKETS - 2))}"
+    return f"{seconds * 1000:.3g}" if seconds < 1 else f"{seconds * 1000:.0f}"
+
+
+def for_json(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with null for an infinite percentile, which JSON cannot express."""
+    return {name: None if value == math.inf else value for name, value in fields.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harp.cli.top import rates
+from harp.cli.top import line, rates
 from harp.observe import message_times, metrics, statfile
 from harp.observe.flow_sums import Readings
 from harp.testing import _engine
@@ -87,6 +87,17 @@ def test_stat_and_top_show_percentiles(file: Any, folders: Path, harp: Any) -> N
     publish(file, [*SENDS_NS, *[10**6] * 99], [2000])
     found = rates(before, only(folders), 1.0)
     assert found.send_p99 == 1024 * 1024 / 1e9 and found.receive_p99 is None
+
+
+def test_times_beyond_the_last_bound_are_shown_as_such(file: Any, folders: Path, harp: Any) -> None:
+    """A message of 1000 s did not take less than 4.3 s."""
+    publish(file, [10**12] * 5, [2000])
+    assert "message_p50:>4295ms message_p99:>4295ms" in harp("stat").stdout
+    (row,) = json.loads(harp("stat", "--by-peer", "--json").stdout)["peers"]
+    assert row["send_p99"] is None and row["receive_p99"] is not None
+    assert harp("stat", "--by-peer").stdout.split()[-2] == ">4295"
+    before = replace(only(folders), flows=[])
+    assert ">4295" in line(rates(before, only(folders), 1.0))
 
 
 def test_older_file_has_no_times(file: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
