@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "harp/bench/cpu.h"
+#include "harp/bench/percentile.h"
 #include "harp/bench/perf_report.h"
 #include "harp/bench/session.h"
 #include "harp/bench/signals.h"
@@ -83,8 +84,8 @@ static void percentiles(struct pass *pass, struct measurement *measured)
     return;
   }
   qsort(pass->trips_us, pass->iterations, sizeof(*pass->trips_us), ascending);
-  measured->p50_us = pass->trips_us[pass->iterations / 2];
-  measured->p99_us = pass->trips_us[(size_t)pass->iterations * 99 / 100];
+  measured->p50_us = median_of(pass->trips_us, pass->iterations);
+  measured->p99_us = percentile_99_of(pass->trips_us, pass->iterations);
 }
 
 /* The CPU time of a rank's machine during a pass, sent to the other ranks. */

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU time of harp perf is that of all machines of the run, each once."""
+"""The CPU time of harp perf is that of all machines of the run, each once; and its percentiles are
+the usual ones."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +16,9 @@ from pathlib import Path
 import pytest
 from perf_ranks import Run, statuses
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts files in /proc: needs root")
+from harp import paths
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts files in /proc: needs root")
 
 FORMAT = "cpu {:012d} 0 0 1000 0 0 0 0 0 0\n"
 MOUNT = """
@@ -68,13 +72,28 @@ def per_gb(folder: Path, machines: list[str]) -> float:
     return float(record["cpu_s_per_gb"])
 
 
+@needs_root
 def test_times_of_two_machines_add_up(tmp_path: Path) -> None:
     assert per_gb(tmp_path, ["one", "two"]) > 0
 
 
+@needs_root
 def test_a_machine_with_several_ranks_counts_once(tmp_path: Path) -> None:
     assert per_gb(tmp_path, ["one", "one"]) == 0
 
 
+@needs_root
 def test_own_names_of_one_machine_are_equal(tmp_path: Path) -> None:
     assert per_gb(tmp_path, ["", ""]) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "median", "p99"),
+    [(1, 1, 1), (2, 1.5, 2), (5, 3, 5), (99, 50, 99), (100, 50.5, 99), (101, 51, 100),
+     (200, 100.5, 198), (1000, 500.5, 990)],
+)  # fmt: skip
+def test_percentiles_of_round_trips(count: int, median: float, p99: float) -> None:
+    """By the nearest rank; the median of an even number is the mean of the two in the middle."""
+    check = paths.build_dir() / "tests/plugin/percentile_check"
+    said = subprocess.run([check, str(count)], capture_output=True, text=True, timeout=60)
+    assert list(map(float, said.stdout.split())) == [median, p99]
