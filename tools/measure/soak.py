@@ -217,7 +217,7 @@ def main(
     """Send many messages of mixed sizes both ways over the packet port; verify every byte.
 
     From the second to the last fifth of the messages, the resident memory of a rank
-    may grow by 1 MiB at most, and its number of descriptors not at all.
+    may grow by 3 MiB at most, and its number of descriptors not at all.
 
     Exit: 0 if that holds and no byte is wrong, 1 if not, 2 on wrong usage.
     """
