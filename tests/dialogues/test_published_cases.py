@@ -37,7 +37,7 @@ def test_reopened_window_gets_no_burst_of_old_cwnd(either):
 
 
 def test_duplicate_ack_ends_needless_tail_loss_probe(either):
-    """RFC 8985, 7.4.2, case 2: a peer without DSACK answers the probe's copy by a bare duplicate."""
+    """RFC 8985, 7.4.2, case 2: a peer without DSACK answers the copy by a bare duplicate."""
     d = either(rto_min_us=3_000_000)
     c = d.open_passive(rtt=100)
     send_flight(d, c)
