@@ -185,6 +185,17 @@ class Grants:
                 return grant
         return None
 
+    def with_program(self, interface: str, besides: Owner) -> Optional[Grant]:
+        """The grant of another living process whose XDP program is attached to an interface, by its
+        present name. The kernel detaches the program of an ended process, or of a closed port, a
+        moment later. Raises OSError."""
+        attached = xdp_programs.attached()
+        for grant in self._held:
+            is_other = grant.owner != besides and grant.owner.lives()
+            if is_other and grant.program in attached and grant.present_name() == interface:
+                return grant
+        return None
+
     def add(self, grant: Grant) -> None:
         self._held.append(grant)
         self._save()

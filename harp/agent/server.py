@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import time
+import weakref
 from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -125,6 +126,7 @@ class Agent:
         self._connected: Counter[int] = Counter()
         self._openers = asyncio.Semaphore(OPENERS)
         self._opening = asyncio.Lock()
+        self._turns: weakref.WeakValueDictionary[int, asyncio.Lock] = weakref.WeakValueDictionary()
         self._ended = asyncio.Event()  # a client with a grant has gone
         self._complaints = Complaints()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -271,8 +273,13 @@ class Agent:
             )
         self.policy.check_device(request.device)
         self.policy.check_address(request.device, request.address, request.mac)
-        async with self._opening:  # so that two requests do not get the same block
+        # One request of each user waits for the lock, so that no user keeps the others waiting.
+        turn = self._turns.setdefault(owner.uid, asyncio.Lock())
+        async with turn, self._opening:  # so that two requests do not get the same block
             self._release()
+            busy = self._answer_if_busy(owner, request.device)
+            if busy:
+                return busy
             self.policy.check_quota(owner.uid, self.grants.used_by(owner.uid))
             for ports in self._candidates(owner, request):
                 if await self._grant(client, request, ports) != OCCUPIED:
@@ -281,6 +288,21 @@ class Agent:
             f"{request.device}: no local ports are left for this job: each block of "
             f"{self.ports.block} in {self.ports.first}-{self.ports.last} has a port in use; end "
             "other jobs, or start harp agent with more --ports or a smaller --block"
+        )
+
+    def _answer_if_busy(self, owner: Owner, device: Device) -> Optional[bytes]:
+        """The reply if another process has the AF_XDP sockets of the interface; else None. Each
+        further process of a host asks for them first. harp-agent-open would try for half a
+        second."""
+        if device.scheme != "xdp":
+            return None
+        held = self.grants.with_program(device.interface, besides=owner)
+        if not held:
+            return None
+        return reply.error(
+            errno.EBUSY,
+            f"{device}: pid {held.owner.pid} has the AF_XDP sockets of this interface; end it, "
+            f"remove the options of {device}, or use packet:{device.interface}",
         )
 
     def _candidates(self, owner: Owner, request: Open) -> list[tuple[int, int]]:

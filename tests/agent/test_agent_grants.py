@@ -133,6 +133,21 @@ def test_grant_lasts_as_long_as_its_program(monkeypatch: pytest.MonkeyPatch) -> 
     assert [held.first for held in table] == [61000]
 
 
+def test_program_of_another_living_process_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of an ended process, or of this one's closed port, is about to go."""
+    monkeypatch.setattr(grants.xdp_programs, "attached", lambda: {7, 8, 9})
+    asking = replace(HERE, pid=1)
+    table = Grants()
+    table.add(grant(owner=dead_owner(), program=7))
+    table.add(grant(interface="eth1", program=8))
+    table.add(grant(62000, program=6))
+    assert table.with_program("eth0", besides=asking) is None
+    assert table.with_program("eth1", besides=HERE) is None
+    other = grant(63000, program=9)
+    table.add(other)
+    assert table.with_program("eth0", besides=asking) is other
+
+
 def test_interrupted_grant_lasts_as_long_as_its_process() -> None:
     table = Grants()
     table.add(grant())

@@ -267,6 +267,41 @@ def test_opens_at_the_same_time_get_different_ports(host: Host, start_agent: Sta
             one.close()
 
 
+def refusals_of_another_process(agent: AgentProcess, *devices: str) -> list[tuple[str, str]]:
+    """The errno and the line for each device."""
+    code = (
+        "import pathlib, sys\nfrom raw_client import opening, refusal\n"
+        "for device in sys.argv[2:]:\n"
+        "    refused = refusal(pathlib.Path(sys.argv[1]), opening(device=device))\n"
+        "    print(refused.number, refused.text)"
+    )
+    args = [sys.executable, "-c", code, str(agent.socket), *devices]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run(
+        args, env=environment, timeout=30, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    return [(line.split()[0], line) for line in said.splitlines()]
+
+
+def test_busy_xdp_device_is_refused_without_a_try(host: Host, start_agent: StartAgent) -> None:
+    """Each further process of a host asks for it, which is no failure. A try takes half a second,
+    and all others wait."""
+    agent = start_agent(host)
+    with Client(agent.socket) as client:
+        opened = client.open(device="xdp:eth0")
+        for number, line in refusals_of_another_process(agent, "xdp:eth0", "xdp:eth0,mode=copy"):
+            assert int(number) == errno.EBUSY
+            assert f"xdp:eth0: pid {os.getpid()} has the AF_XDP sockets of this interface" in line
+            assert "end it, remove the options of xdp:eth0, or use packet:eth0" in line
+        state = agent.ask()
+        assert state["counts"]["failed"] == 0 and state["granted"] == 1
+        client.open().close()  # a packet device
+        opened.close()
+    no_grants(agent)
+    with Client(agent.socket) as client:
+        client.open(device="xdp:eth0").close()
+
+
 # -- devices that no agent opens
 
 

@@ -15,10 +15,10 @@ from typing import Any, Optional
 
 import pytest
 from agents import children_named
-from raw_client import opening
+from raw_client import opening, user
 
 from harp.agent import reply, server
-from harp.agent.grants import Grants
+from harp.agent.grants import Grants, Passed
 from harp.agent.policy import Policy
 from harp.agent.server import Agent
 
@@ -182,6 +182,38 @@ def test_client_that_does_not_read_is_let_go(tmp_path: Path) -> None:
         assert agent.status()["connections"] == 0
 
     with_agent(tmp_path, opener(tmp_path), talk)
+
+
+def test_user_with_many_requests_keeps_nobody_waiting(folder: Path) -> None:
+    """Of each user one request waits for the others."""
+    path = folder / "agent.sock"
+
+    async def talk(agent: Agent, client: Ends) -> None:
+        path.chmod(0o666)
+        served: list[int] = []
+        go_on = asyncio.Event()
+
+        async def refuse(client: server.Client, *_: object) -> tuple[int, Passed]:
+            served.append(client.owner.uid)
+            await go_on.wait()
+            return server.REFUSED, Passed()
+
+        agent._run_open = refuse  # type: ignore[method-assign, assignment]
+        agent.policy = Policy(["1000"])
+        many = [client, *(Ends(path) for _ in range(4))]
+        for one in many:
+            one.socket.send(json.dumps(opening()).encode())
+        await until(lambda: agent.counts["requests"] == len(many))
+        with user(1000):
+            other = Ends(path)
+        other.socket.send(json.dumps(opening()).encode())
+        await until(lambda: agent.counts["requests"] == len(many) + 1)
+        go_on.set()
+        await until(lambda: len(served) == len(many) + 1)
+        assert served == [0, 1000, *[0] * (len(many) - 1)]
+        await until(lambda: not agent._turns)
+
+    with_agent(folder, opener(folder), talk)
 
 
 @pytest.mark.parametrize("turns", range(8))
