@@ -5,8 +5,9 @@
  * the reply to the client, whose connection is standard input.
  *
  * harp-agent-open packet|xdp IFACE QUEUES ADDRESS MAC MTU FIRST LAST
- * harp-agent-open listen IFACE FIRST COUNT LIMIT
- *   ADDRESS: of HARP's own, or "kernel". MAC: "-" for the device's. FIRST, LAST: the local ports.
+ * harp-agent-open listen IFACE FIRST COUNT LIMIT [ADDRESS]
+ *   ADDRESS: of HARP's own, or "kernel"; of "listen": the job's, or the interface's present one.
+ *   MAC: "-" for the device's. FIRST, LAST: the local ports.
  *
  * Exit: enum agent_status.
  */
@@ -37,12 +38,14 @@ static int lock_listeners(const int *fds, int count)
   return 0;
 }
 
-static enum agent_status open_listeners(const char *name, struct silent_block *block)
+/* address: 0 for the interface's present one. */
+static enum agent_status open_listeners(const char *name, uint32_t address,
+                                        struct silent_block *block)
 {
   struct harp_agent_reply reply = {0};
-  struct harp_netdev device;
+  struct harp_netdev device = {.address = address};
   int fds[HARP_AGENT_DESCRIPTORS];
-  int rc = harp_netdev_read("packet", name, &device, reply.error);
+  int rc = address ? 0 : harp_netdev_read("packet", name, &device, reply.error);
   if (rc < 0) {
     return agent_refuse(&reply, rc);
   }
@@ -110,12 +113,14 @@ static enum agent_status run_listen(char **arg)
 {
   int first = number(arg[1], UINT16_MAX), limit = number(arg[3], UINT16_MAX);
   int count = number(arg[2], HARP_AGENT_DESCRIPTORS);
-  if (first < 1 || count < 1 || limit < first) {
+  uint32_t address = 0;
+  if (first < 1 || count < 1 || limit < first ||
+      (arg[4] && inet_pton(AF_INET, arg[4], &address) != 1)) {
     return AGENT_USAGE;
   }
   struct silent_block block = {
       .first = (uint16_t)first, .limit = (uint16_t)limit, .count = (unsigned)count};
-  return open_listeners(arg[0], &block);
+  return open_listeners(arg[0], address, &block);
 }
 
 int main(int argc, char **argv)
@@ -126,7 +131,7 @@ int main(int argc, char **argv)
   if (argc == 9 && strcmp(argv[1], "xdp") == 0) {
     return run_open(argv + 2, agent_open_xdp);
   }
-  if (argc == 6 && strcmp(argv[1], "listen") == 0) {
+  if ((argc == 6 || argc == 7) && strcmp(argv[1], "listen") == 0) {
     return run_listen(argv + 2);
   }
   fputs("harp-agent-open: harp agent runs this program; see harp agent --help\n", stderr);

@@ -22,6 +22,15 @@ static void list_sockets(const int *fds, unsigned count)
   }
 }
 
+/* Tells the agent the interface's address. Later it holds the job's ports at this address. */
+static void print_address(uint32_t address)
+{
+  char text[INET_ADDRSTRLEN];
+  if (address) {
+    printf("address %s\n", inet_ntop(AF_INET, &address, text, sizeof(text)));
+  }
+}
+
 enum agent_status agent_reply(struct harp_agent_reply *reply, const int *fds, unsigned count)
 {
   union {
@@ -46,6 +55,7 @@ enum agent_status agent_reply(struct harp_agent_reply *reply, const int *fds, un
     return AGENT_GONE;
   }
   list_sockets(fds, count);
+  print_address(reply->address);
   return AGENT_DONE;
 }
 

@@ -21,7 +21,8 @@ enum agent_status {
 };
 
 /* Sends the reply with its descriptors to the client, and writes "socket INODE" to standard output
- * for each socket among them. Never waits: a client that does not read gets nothing. */
+ * for each socket among them, and "address A.B.C.D". Never waits: a client that does not read gets
+ * nothing. */
 enum agent_status agent_reply(struct harp_agent_reply *reply, const int *fds, unsigned count);
 
 /* Sends the error of a reply. rc: a negative errno. */

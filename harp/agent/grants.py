@@ -65,10 +65,12 @@ class Present:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a client got: the inodes of sockets, and the number of an XDP program (0: none)."""
+    """What a client got: the inodes of sockets, the number of an XDP program (0: none), and the
+    interface's address in the kernel ("": none)."""
 
     sockets: tuple[int, ...] = ()
     program: int = 0
+    kernel_address: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ class Grant:
     """`interface`: its name when the job opened it, and `index` its number (0: unknown). An
     interface keeps its number under another name, and a new one of its name has another number.
     `first` and `last`: the block of ports; 0, 0 on an address of HARP's own. `sockets` and
-    `program`: as in Passed; none: unknown."""
+    `program`: as in Passed; none: unknown. `kernel_address`: also as in Passed. A job's listeners
+    stay at this address if the interface gets others; "": unknown."""
 
     interface: str
     address: str
@@ -98,6 +101,7 @@ class Grant:
     sockets: tuple[int, ...] = ()
     program: int = 0
     index: int = 0
+    kernel_address: str = ""
 
     def present_name(self) -> Optional[str]:
         """The interface's name now; None: the interface is gone."""
@@ -133,6 +137,7 @@ def _from_json(record: dict[str, Any]) -> Grant:
         tuple(int(inode) for inode in record.get("sockets", ())),
         int(record.get("program", 0)),
         int(record.get("index", 0)),
+        str(record.get("kernel_address", "")),
     )
 
 
@@ -207,7 +212,7 @@ class Grants:
 
     def confirm(self, grant: Grant, passed: Passed) -> Grant:
         """Notes what a client got for a grant. Returns the grant with it."""
-        confirmed = replace(grant, sockets=passed.sockets, program=passed.program)
+        confirmed = replace(grant, **vars(passed))
         self._held = [confirmed if held is grant else held for held in self._held]
         self._save()
         return confirmed

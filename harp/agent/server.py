@@ -82,12 +82,13 @@ class Client:
 
 
 def _read_passed(listed: bytes) -> Passed:
-    """What harp-agent-open has printed: "socket INODE" and "program ID". An opener of another
-    release may print more."""
+    """What harp-agent-open has printed: "socket INODE", "program ID" and "address A.B.C.D". An
+    opener of another release may print more."""
     pairs = [line.split() for line in listed.decode(errors="replace").splitlines()]
     sockets = tuple(int(pair[1]) for pair in pairs if pair[:1] == ["socket"])
     programs = [int(pair[1]) for pair in pairs if pair[:1] == ["program"]]
-    return Passed(sockets, programs[0] if programs else 0)
+    addresses = [pair[1] for pair in pairs if pair[:1] == ["address"]]
+    return Passed(sockets, programs[0] if programs else 0, addresses[0] if addresses else "")
 
 
 def _index(interface: str) -> int:
@@ -410,7 +411,8 @@ class Agent:
             )
         client.has_grant = True  # also if it has connected again
         numbers = (request.first, request.count, grant.last)
-        await self._run(client, "listen", interface, *map(str, numbers))
+        address = [grant.kernel_address] if grant.kernel_address else []
+        await self._run(client, "listen", interface, *map(str, numbers), *address)
         return None
 
     # -- harp-agent-open

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from agents import AgentProcess
-from raw_client import Client, Refused
+from raw_client import Client, Refused, listening
 
 from tools.hosts.lab import Host, Lab
 from tools.hosts.ranks import wait_until
@@ -54,6 +54,30 @@ def test_renamed_interface_gives_no_port_twice(
         for one in (opened, other, listeners):
             one.close()
     wait_until(lambda: not agent.ask()["grants"], 20, "the agent keeps a grant")
+
+
+def test_listeners_keep_the_address_of_the_grant(
+    host: Host, start_agent: Callable[..., AgentProcess]
+) -> None:
+    """The job has its ports at the address that the interface had first. The kernel must not reset
+    the segments that come there. An agent that has restarted knows the address, too."""
+    agent = start_agent(host)
+    with Client(agent.socket) as client:
+        opened = client.open()
+        host.run(["ip", "addr", "add", "169.254.3.3/16", "dev", "eth0", "scope", "link"])
+        listeners = [client.listen(opened)]
+    agent.stop()
+    agent = start_agent(host)
+    with Client(agent.socket) as client:
+        later = listening(opened, first=opened.first + 16)
+        listeners.append(client.ask(later))
+        at = {
+            line.split()[3].rpartition(":")[0]
+            for line in host.run(["ss", "-Hltn"]).stdout.splitlines()
+        }
+        assert at == {host.address}
+        for one in (opened, *listeners):
+            one.close()
 
 
 @pytest.mark.slow
