@@ -202,8 +202,13 @@ class Grants:
         return None
 
     def add(self, grant: Grant) -> None:
+        """Raises OSError, without the grant, if the file cannot be written."""
         self._held.append(grant)
-        self._save()
+        try:
+            self._save()
+        except OSError:
+            self._held.pop()
+            raise
 
     def drop(self, gone: Grant) -> None:
         """Takes a grant back."""

@@ -205,6 +205,7 @@ def test_failed_write_leaves_the_old_table(file: Path, monkeypatch: pytest.Monke
     with pytest.raises(OSError):
         table.add(grant(62000))
     monkeypatch.undo()
+    assert list(table) == [grant()]
     assert list(Grants(file)) == [grant()]
 
 

@@ -154,6 +154,7 @@ def test_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         number, text = await client.error(opening())
         assert number == errno.ENOSPC and "No space left" in text
         monkeypatch.undo()
+        assert not len(agent.grants), "nobody has these ports"
         other = Ends(tmp_path / "agent.sock")
         assert "version" in json.loads(await other.ask(query("status")))
 
