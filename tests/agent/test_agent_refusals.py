@@ -333,10 +333,14 @@ def test_ports_that_the_kernel_gives_away_are_refused(host: Host, folder: Path) 
     assert "ip_local_reserved_ports=32000-33000" in refused_start(host, args)
 
 
-def test_reserved_ports_are_accepted(lab: Lab, start_agent: StartAgent) -> None:
+@pytest.mark.parametrize(
+    "others", ["", "".join(f"{port}," for port in range(20001, 24001, 2))], ids=["alone", "last"]
+)
+def test_reserved_ports_are_accepted(lab: Lab, start_agent: StartAgent, others: str) -> None:
+    """Also at the end of a list that needs more than 8 KiB."""
     host = lab.hosts[1]
     reserved = "/proc/sys/net/ipv4/ip_local_reserved_ports"
-    host.write(reserved, "32000-33000")
+    host.write(reserved, f"{others}32000-33000")
     try:
         agent = start_agent(host, "--ports", "32000-33000")
         with Client(agent.socket) as client:
