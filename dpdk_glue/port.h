@@ -108,7 +108,8 @@ struct harp_port_ops {
   int (*arm)(struct harp_port *port, unsigned queue, bool asleep);
   /* Takes a local TCP port for this queue. Neither the kernel nor another process uses it or
    * answers for it while it is taken. wanted 0: any port that the device delivers to this queue.
-   * local: host order. -EADDRINUSE: no port is free; -EADDRNOTAVAIL: wanted is not possible. */
+   * local: host order. -EADDRINUSE: no port is free; -EADDRNOTAVAIL: wanted is not possible;
+   * -ETIMEDOUT: the node's agent has not answered within a second, try again. */
   int (*reserve)(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local);
   void (*release)(struct harp_port *port, unsigned queue, uint16_t local);
   /* Memory registration, in whole pages; ranges may overlap. Any thread may call these, one call

@@ -16,9 +16,9 @@
 #include "dpdk_glue/fail.h"
 
 enum {
-  TIMEOUT_S = 15,    /* for one step: connect, send, receive */
-  RESTART_MS = 5000, /* an agent that restarts listens again within this time */
-  RETRY_MS = 50,
+  /* Of one exchange: connect, send, receive. */
+  OPEN_MS = 15000,
+  LISTEN_MS = 1000, /* the caller may be a poller */
 };
 
 /* --- One exchange --- */
@@ -31,38 +31,57 @@ void harp_agent_init(struct harp_agent *agent)
 
 void harp_agent_close(const struct harp_agent *agent) { harp_descriptor_close(agent->fd); }
 
-static time_t now_s(void)
+static int64_t now_ms(void)
 {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec;
+  return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
 
-/* Whether a signal has interrupted a step that is to be repeated. A socket with a timeout ignores
- * SA_RESTART, and SIGCONT interrupts it even without a handler. */
-static bool is_interrupted(time_t begun) { return errno == EINTR && now_s() - begun < TIMEOUT_S; }
+static void begin(struct harp_agent *agent, int timeout_ms)
+{
+  agent->deadline_ms = now_ms() + timeout_ms;
+}
 
-/* The error of a step. EINTR: signals have interrupted it again and again. */
-static int step_error(void) { return errno == EAGAIN || errno == EINTR ? -ETIMEDOUT : -errno; }
+/* Bounds the next step by the end of the exchange. A socket with a timeout ignores SA_RESTART, and
+ * SIGCONT interrupts it even without a handler: a caller repeats an interrupted step. false after
+ * the end. This process may have been stopped since then, and its reply may be there. */
+static bool may_wait(const struct harp_agent *agent)
+{
+  int64_t left = agent->deadline_ms - now_ms();
+  if (left <= 0) {
+    return false;
+  }
+  const struct timeval timeout = {.tv_sec = left / 1000, .tv_usec = left % 1000 * 1000};
+  setsockopt(agent->fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+  setsockopt(agent->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  return true;
+}
+
+/* Flags of a step: it does not wait after the end. */
+static int step_flags(const struct harp_agent *agent) { return may_wait(agent) ? 0 : MSG_DONTWAIT; }
+
+/* The error of a step. */
+static int step_error(void) { return errno == EAGAIN ? -ETIMEDOUT : -errno; }
 
 static int dial(struct harp_agent *agent)
 {
   struct sockaddr_un name = {.sun_family = AF_UNIX};
-  const struct timeval timeout = {.tv_sec = TIMEOUT_S};
   harp_agent_close(agent);
   agent->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (agent->fd < 0) {
     return -errno;
   }
   memcpy(name.sun_path, agent->path, sizeof(name.sun_path));
-  setsockopt(agent->fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-  setsockopt(agent->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  time_t begun = now_s();
-  int rc;
-  do {
-    rc = connect(agent->fd, (struct sockaddr *)&name, sizeof(name));
-  } while (rc < 0 && is_interrupted(begun));
-  return rc < 0 ? step_error() : 0;
+  while (may_wait(agent)) {
+    if (connect(agent->fd, (struct sockaddr *)&name, sizeof(name)) == 0) {
+      return 0;
+    }
+    if (errno != EINTR) {
+      return step_error();
+    }
+  }
+  return -ETIMEDOUT;
 }
 
 /* Stores the descriptors of a message and returns their number. */
@@ -88,7 +107,7 @@ static void close_all(const int *fds, int count)
 }
 
 /* Receives a reply. Returns the number of descriptors, or a negative errno. */
-static int receive(int fd, struct harp_agent_reply *reply, int *fds)
+static int receive(const struct harp_agent *agent, struct harp_agent_reply *reply, int *fds)
 {
   union {
     struct cmsghdr align;
@@ -101,11 +120,10 @@ static int receive(int fd, struct harp_agent_reply *reply, int *fds)
       .msg_control = &control,
       .msg_controllen = sizeof(control),
   };
-  time_t begun = now_s();
   ssize_t got;
   do {
-    got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-  } while (got < 0 && is_interrupted(begun));
+    got = recvmsg(agent->fd, &message, MSG_CMSG_CLOEXEC | step_flags(agent));
+  } while (got < 0 && errno == EINTR);
   if (got <= 0) {
     return got == 0 ? -ECONNRESET : step_error();
   }
@@ -124,16 +142,15 @@ static int receive(int fd, struct harp_agent_reply *reply, int *fds)
   return message.msg_flags & MSG_CTRUNC ? -EMFILE : -EPROTO;
 }
 
-static int exchange(struct harp_agent *agent, const char *request, struct harp_agent_reply *reply,
-                    int *fds)
+static int exchange(const struct harp_agent *agent, const char *request,
+                    struct harp_agent_reply *reply, int *fds)
 {
   memset(reply, 0, sizeof(*reply));
-  time_t begun = now_s();
   ssize_t sent;
   do {
-    sent = send(agent->fd, request, strlen(request), MSG_NOSIGNAL);
-  } while (sent < 0 && is_interrupted(begun));
-  return sent < 0 ? step_error() : receive(agent->fd, reply, fds);
+    sent = send(agent->fd, request, strlen(request), MSG_NOSIGNAL | step_flags(agent));
+  } while (sent < 0 && errno == EINTR);
+  return sent < 0 ? step_error() : receive(agent, reply, fds);
 }
 
 /* --- Requests --- */
@@ -193,6 +210,7 @@ int harp_agent_open(struct harp_agent *agent, const char *scheme,
                           config->device);
   }
   write_open(request, agent, config);
+  begin(agent, OPEN_MS);
   int rc = dial(agent);
   if (rc < 0) {
     return no_agent(agent, rc, error);
@@ -216,22 +234,17 @@ static bool is_lost(int rc)
          rc == -ENOENT;
 }
 
-/* As exchange, and waits for an agent that restarts. */
+/* As exchange, also with an agent that has restarted. -ETIMEDOUT: there is none now. */
 static int exchange_again(struct harp_agent *agent, const char *request,
                           struct harp_agent_reply *reply, int *fds)
 {
-  const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000L};
+  begin(agent, LISTEN_MS);
   int rc = exchange(agent, request, reply, fds);
-  for (int waited = 0; is_lost(rc) && waited < RESTART_MS; waited += RETRY_MS) {
+  if (is_lost(rc)) {
     rc = dial(agent);
-    if (rc == 0) {
-      rc = exchange(agent, request, reply, fds);
-    }
-    if (is_lost(rc)) {
-      nanosleep(&pause, NULL);
-    }
+    rc = rc < 0 ? rc : exchange(agent, request, reply, fds);
   }
-  return rc;
+  return is_lost(rc) ? -ETIMEDOUT : rc;
 }
 
 int harp_agent_listen(struct harp_agent *agent, struct silent_block *block, int *fds)

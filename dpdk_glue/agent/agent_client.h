@@ -7,7 +7,7 @@
  * soon as nobody has their sockets. An agent that restarts harms nobody: descriptors stay valid,
  * and the next request connects again.
  *
- * Threads: one call at a time for each object. A call waits for some seconds at most.
+ * Threads: one call at a time for each object. harp_agent_open waits for 15 s at most.
  */
 #ifndef HARP_DPDK_GLUE_AGENT_CLIENT_H
 #define HARP_DPDK_GLUE_AGENT_CLIENT_H
@@ -19,8 +19,9 @@
 #include "dpdk_glue/port.h"
 
 struct harp_agent {
-  int fd;         /* -1: not connected */
-  char path[108]; /* of the agent's socket; "": no agent is in use */
+  int fd;              /* -1: not connected */
+  int64_t deadline_ms; /* of the exchange, on the monotonic clock */
+  char path[108];      /* of the agent's socket; "": no agent is in use */
   char device[64];
   uint16_t ports_first, ports_last; /* granted, host order */
 };
@@ -35,7 +36,8 @@ int harp_agent_open(struct harp_agent *agent, const char *scheme,
                     const struct harp_port_config *config, struct harp_agent_reply *reply, int *fds,
                     char *error);
 
-/* As harp_silent_listeners_open, in the node's network namespace; block->first may not be 0. */
+/* As harp_silent_listeners_open, in the node's network namespace; block->first may not be 0. Waits
+ * for 1 s at most. -ETIMEDOUT: the agent does not answer. It may be restarting: try again. */
 int harp_agent_listen(struct harp_agent *agent, struct silent_block *block, int *fds);
 
 /* Closes the connection and keeps its number, so that a forked child may call it. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "harp/engine/agent_socket.h"
@@ -17,9 +18,11 @@
 #include "harp/stack/flow.h"
 
 enum {
-  PACKETS = 8192,      /* 2 KiB each, per instance */
-  SYN_RTO_US = 200000, /* initial RTO: below RFC 6298's 1 s, since peers are in one network */
-  RCVBUF = 4 << 20,    /* receive window of a flow: about 100 Gbit/s times 300 us */
+  AGENT_RESTART_MS = 5000, /* an agent that restarts listens again within this time */
+  AGENT_PAUSE_MS = 50,     /* between two tries */
+  PACKETS = 8192,          /* 2 KiB each, per instance */
+  SYN_RTO_US = 200000,     /* initial RTO: below RFC 6298's 1 s, since peers are in one network */
+  RCVBUF = 4 << 20,        /* receive window of a flow: about 100 Gbit/s times 300 us */
   RCVBUF_LEAST = 64 << 10,
 };
 
@@ -272,8 +275,8 @@ bool harp_engine_link_up(const struct harp_engine *engine)
 
 /* --- Local ports --- */
 
-int harp_engine_reserve(struct harp_engine *engine, unsigned instance, uint16_t wanted,
-                        uint16_t *port)
+int harp_engine_try_reserve(struct harp_engine *engine, unsigned instance, uint16_t wanted,
+                            uint16_t *port)
 {
   pthread_mutex_lock(&engine->ports_lock);
   int result = engine->port->ops->reserve(engine->port, instance, wanted, port);
@@ -282,6 +285,19 @@ int harp_engine_reserve(struct harp_engine *engine, unsigned instance, uint16_t 
                           memory_order_release);
   }
   pthread_mutex_unlock(&engine->ports_lock);
+  return result;
+}
+
+int harp_engine_reserve(struct harp_engine *engine, unsigned instance, uint16_t wanted,
+                        uint16_t *port)
+{
+  const struct timespec pause = {.tv_nsec = AGENT_PAUSE_MS * 1000000L};
+  uint64_t begun = harp_clock_ns();
+  int result = harp_engine_try_reserve(engine, instance, wanted, port);
+  while (result == -ETIMEDOUT && harp_clock_ns() - begun < AGENT_RESTART_MS * UINT64_C(1000000)) {
+    nanosleep(&pause, NULL); /* without the lock: an instance may release a port */
+    result = harp_engine_try_reserve(engine, instance, wanted, port);
+  }
   return result;
 }
 

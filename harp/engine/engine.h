@@ -65,9 +65,13 @@ bool harp_engine_reaches(const struct harp_engine *engine, uint32_t address);
 bool harp_engine_link_up(const struct harp_engine *engine);
 
 /* Reserves a local TCP port (host order) whose packets arrive at the instance; wanted 0: any port.
- * 0, or a negative errno of the port, such as -EADDRINUSE. */
+ * 0, or a negative errno of the port, such as -EADDRINUSE. Waits some seconds for an agent that
+ * restarts, so not under a poll lock. -ETIMEDOUT: it does not answer. */
 int harp_engine_reserve(struct harp_engine *engine, unsigned instance, uint16_t wanted,
                         uint16_t *port);
+/* The same, and waits for an agent for a second at most. */
+int harp_engine_try_reserve(struct harp_engine *engine, unsigned instance, uint16_t wanted,
+                            uint16_t *port);
 void harp_engine_release(struct harp_engine *engine, unsigned instance, uint16_t port);
 
 /* Starts writing the traces of all instances to a file (dump.h). A process writes at most

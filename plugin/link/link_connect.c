@@ -194,6 +194,7 @@ struct opening {
   struct nic_instance *at;
   struct harp_endpoint peer;
   uint16_t number;
+  uint16_t local_port; /* 0: the flow has it */
   int result;
 };
 
@@ -210,6 +211,8 @@ static void open_flow(struct harp_instance *instance, void *argument)
   flow->preferred = (struct flow_route){opening->at, opening->peer};
   opening->result = flow_write_hello(flow, link, opening->number);
   if (opening->result == 0) {
+    flow->local_port = opening->local_port;
+    opening->local_port = 0;
     opening->result = flow_connect(flow, opening->peer);
   }
   if (opening->result != 0) {
@@ -230,6 +233,23 @@ static struct flow_route route_of(const struct net_link *link, uint16_t number)
   return spread ? flow_stripe(link->flows[0], number) : plain;
 }
 
+/* Reserves a local port here, because an agent of the node may let the thread wait for seconds. The
+ * instance must not wait meanwhile: it serves all other links. */
+static int open_one(struct opening *opening)
+{
+  struct harp_engine *engine = opening->at->nic->engine;
+  unsigned queue = harp_instance_number(opening->at->instance);
+  int result = harp_engine_reserve(engine, queue, 0, &opening->local_port);
+  if (result != 0) {
+    return result;
+  }
+  result = harp_instance_call(opening->at->instance, open_flow, opening, HARP_INSTANCE_CALL_MS);
+  if (opening->local_port) {
+    harp_engine_release(engine, queue, opening->local_port);
+  }
+  return result ? result : opening->result;
+}
+
 /* Opens the flows up to a number. */
 static int open_flows(struct net_link *link, uint16_t end)
 {
@@ -237,8 +257,7 @@ static int open_flows(struct net_link *link, uint16_t end)
     struct flow_route route = route_of(link, i);
     struct opening opening = {.link = link, .at = route.at, .peer = route.peer, .number = i};
     link->flows_begun = i + 1;
-    int called = harp_instance_call(route.at->instance, open_flow, &opening, HARP_INSTANCE_CALL_MS);
-    int result = called ? called : opening.result;
+    int result = open_one(&opening);
     if (result != 0) {
       harp_log_post(HARP_LOG_WARN, "HARP: cannot open flow %u to %s over %.100s: %s; %s", i,
                     link->peer_name, route.at->nic->engine->config.device, strerror(-result),

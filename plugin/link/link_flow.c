@@ -305,16 +305,17 @@ struct link_flow *flow_create(struct nic_instance *at)
 
 /* Connects from a local port that has no connection to the peer. An earlier link's connection may
  * stay in TIME-WAIT longer than PORT_RELEASE_DELAY_MS. Occupied ports are released only at the end,
- * so that each port is tried once. 0 with flow->local_port and flow->tcp set, or -EADDRINUSE,
- * -ENOMEM. */
+ * so that each port is tried once. flow->local_port: a port to try first, or 0. 0 with
+ * flow->local_port and flow->tcp set, or -EADDRINUSE, -ENOMEM. */
 static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint peer)
 {
   struct harp_engine *engine = flow->at->nic->engine;
   unsigned queue = harp_instance_number(flow->instance), passed = 0;
-  uint16_t port, occupied[PORT_TRIES];
+  uint16_t port = flow->local_port, occupied[PORT_TRIES];
   int result;
+  flow->local_port = 0;
   do {
-    result = harp_engine_reserve(engine, queue, 0, &port);
+    result = port ? 0 : harp_engine_try_reserve(engine, queue, 0, &port);
     if (result != 0) {
       break;
     }
@@ -324,6 +325,7 @@ static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint p
       flow->local_port = port;
     } else {
       occupied[passed++] = port;
+      port = 0;
     }
   } while (result == -EADDRINUSE && passed < PORT_TRIES);
   while (passed > 0) {

@@ -209,6 +209,8 @@ const char *nic_port_remedy(int result)
 {
   return result == -EMFILE || result == -ENFILE
              ? "raise the limit of open files (ulimit -n), or lower `instances`"
+         : result == -ETIMEDOUT
+             ? "if this host has an agent, it does not answer: start it again"
              : "free local ports or memory, widen `tcp_ports` or the agent's --block, or lower "
                "`instances`";
 }

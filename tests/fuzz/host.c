@@ -286,6 +286,12 @@ int harp_engine_reserve(struct harp_engine *of, unsigned instance, uint16_t want
   return of->port->ops->reserve(of->port, instance, wanted, out);
 }
 
+int harp_engine_try_reserve(struct harp_engine *of, unsigned instance, uint16_t wanted,
+                            uint16_t *out)
+{
+  return harp_engine_reserve(of, instance, wanted, out);
+}
+
 void harp_engine_release(struct harp_engine *of, unsigned instance, uint16_t port)
 {
   of->port->ops->release(of->port, instance, port);
