@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from harp.setup.kinds import from_row
-from harp.setup.steps import Step, StepError, remove_file, write_file
+from harp.setup.steps import RefusedError, Step, StepError, remove_file, write_file
 
 SCHEMA = "harp.setup/1"
 NAME = "setup-journal.json"
@@ -81,6 +81,7 @@ class Journal:
     def carry_out(self, step: Step) -> None:
         """Records the step, makes it, and records that it is done. The step replaces an earlier
         one on the same target. Raises StepError, HostError or OSError."""
+        before = (self.steps[:], self._begun[:], self.complete)
         self.complete = False
         i = self._find(step)
         if i < 0:
@@ -92,7 +93,12 @@ class Journal:
             self.steps[i] = step
             self._begun[i] = True
         self._save()
-        step.do()
+        try:
+            step.do()
+        except RefusedError:  # such as a file that a job uses: the earlier step still holds
+            self.steps, self._begun, self.complete = before
+            self._save()
+            raise
         self._begun[i] = False
         self._save()
 

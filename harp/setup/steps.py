@@ -22,6 +22,10 @@ class StepError(RuntimeError):
     """A step could not be made or undone. The text says what to do."""
 
 
+class RefusedError(StepError):
+    """A step was refused before it changed anything."""
+
+
 def sync_folder(folder: Path) -> None:
     """Makes a rename or removal in a folder survive a crash of the machine."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -88,7 +92,7 @@ def _read(path: Path) -> Optional[str]:
 
 def _refuse_if_claimed(path: Path) -> None:
     if is_claimed(path):
-        raise StepError(f"a running job uses {path}; try again when the job has ended")
+        raise RefusedError(f"a running job uses {path}; try again when the job has ended")
 
 
 @dataclass

@@ -407,6 +407,7 @@ def test_claimed_file_is_not_changed(host: Host) -> None:
     assert "a running job uses" in host.harp("setup", "undo", code=1).stderr
     host.harp("setup", "status")
     assert "a running job uses" in host.harp("setup", "apply", "--set", "flows=2", code=1).stderr
+    assert "begun" not in host.harp("setup", "status").stdout
     assert path.exists()
     os.close(fd)
     host.harp("setup", "undo")
