@@ -91,7 +91,7 @@ struct harp_port_ops {
   void (*forget)(struct harp_port *port);
   /* Stores up to max frames in frames and returns their number. They stay valid until the next
    * receive on this queue. 0: no frame is waiting. -ENETDOWN: the link is down. -ENODEV: the
-   * device is gone. -EADDRNOTAVAIL: it no longer has the port's MAC address. */
+   * device is gone. -EADDRNOTAVAIL: it no longer has the port's MAC or IP address. */
   int (*receive)(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
                  struct harp_rx_frame *frames, int max);
   /* Sends one frame. The caller may reuse the frame's memory when the call returns, but memory that

@@ -180,7 +180,7 @@ static void write_open(char *request, const struct harp_agent *agent,
   }
   snprintf(request, HARP_AGENT_REQUEST,
            "{\"version\":%d,\"op\":\"open\",\"device\":\"%s\",\"queues\":%u,\"address\":\"%s\","
-           "\"mac\":\"%s\",\"mtu\":%u,\"ports\":[%u,%u]}",
+           "\"mac\":\"%s\",\"mtu\":%u,\"ports\":[%u,%u],\"vnet\":true}",
            HARP_AGENT_VERSION, agent->device, config->queues, address, mac, config->mtu,
            config->ports_first, config->ports_last);
 }

@@ -28,7 +28,11 @@
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/port.h"
 
-enum { REPLY_BYTES = 32768, GSO_LEGACY_MAX = 65536 };
+enum {
+  REPLY_BYTES = 32768,
+  GSO_LEGACY_MAX = 65536,
+  ADDRESSES = 256, /* most of a namespace that has_address reads */
+};
 
 /* Sends one request and reads one reply; the kernel answers synchronously. Returns the reply's
  * length in bytes or a negative errno. */
@@ -87,6 +91,7 @@ static int read_link(struct harp_netdev *device, int *hardware)
   *hardware = link->ifi_type;
   device->up = link->ifi_flags & IFF_UP;
   device->carrier = link->ifi_flags & IFF_RUNNING;
+  device->bond = link->ifi_flags & IFF_MASTER;
   device->gso_max = GSO_LEGACY_MAX;
   int left = (int)(header->nlmsg_len - NLMSG_LENGTH(sizeof(*link)));
   for (const struct rtattr *at = IFLA_RTA(link); RTA_OK(at, left); at = RTA_NEXT(at, left)) {
@@ -100,19 +105,36 @@ static int read_link(struct harp_netdev *device, int *hardware)
 
 static uint8_t prefix_length(uint32_t mask) { return (uint8_t)__builtin_popcount(mask); }
 
+/* Whether an address with this label is one of the interface: "eth0", or "eth0:" and more. */
+static bool is_label_of(const char *label, const char *name)
+{
+  size_t length = strlen(name);
+  return strncmp(label, name, length) == 0 && (label[length] == '\0' || label[length] == ':');
+}
+
+static bool is_link_local(uint32_t address)
+{
+  return ntohl(address) >> 16 == (169 << 8 | 254); /* RFC 3927 */
+}
+
+/* The kernel lists link-local addresses first. One counts only if there is no other address. */
 static void read_address(const char *name, struct harp_netdev *device)
 {
   struct ifaddrs *list;
   if (getifaddrs(&list) < 0) {
     return;
   }
-  for (const struct ifaddrs *at = list; at && !device->address; at = at->ifa_next) {
+  for (const struct ifaddrs *at = list; at; at = at->ifa_next) {
     if (!at->ifa_addr || !at->ifa_netmask || at->ifa_addr->sa_family != AF_INET ||
-        strcmp(at->ifa_name, name) != 0) {
+        !is_label_of(at->ifa_name, name)) {
       continue;
     }
-    device->address = ((const struct sockaddr_in *)at->ifa_addr)->sin_addr.s_addr;
-    device->prefix = prefix_length(((const struct sockaddr_in *)at->ifa_netmask)->sin_addr.s_addr);
+    uint32_t address = ((const struct sockaddr_in *)at->ifa_addr)->sin_addr.s_addr;
+    uint32_t mask = ((const struct sockaddr_in *)at->ifa_netmask)->sin_addr.s_addr;
+    if (!device->address || (is_link_local(device->address) && !is_link_local(address))) {
+      device->address = address;
+      device->prefix = prefix_length(mask);
+    }
   }
   freeifaddrs(list);
 }
@@ -306,13 +328,35 @@ bool harp_netdev_has_carrier(int control, int index)
   return flags >= 0 && flags & IFF_RUNNING;
 }
 
-bool harp_netdev_mac_changed(int control, const struct harp_netdev *device,
-                             const struct harp_port_info *info)
+/* Whether the interface has the address, network order. true: the kernel does not say, or the
+ * namespace has too many addresses. */
+static bool has_address(int control, const char *name, uint32_t address)
+{
+  struct ifreq list[ADDRESSES];
+  struct ifconf request = {.ifc_len = sizeof(list), .ifc_req = list};
+  if (ioctl(control, SIOCGIFCONF, &request) < 0 || request.ifc_len == (int)sizeof(list)) {
+    return true;
+  }
+  for (unsigned i = 0; i < (unsigned)request.ifc_len / sizeof(list[0]); i++) {
+    struct sockaddr_in one;
+    memcpy(&one, &list[i].ifr_addr, sizeof(one));
+    if (one.sin_addr.s_addr == address && is_label_of(list[i].ifr_name, name)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool harp_netdev_lost_address(int control, const struct harp_netdev *device,
+                              const struct harp_port_info *info)
 {
   struct ifreq request = {.ifr_ifindex = device->index};
-  return info->shares_address && ioctl(control, SIOCGIFNAME, &request) == 0 &&
-         ioctl(control, SIOCGIFHWADDR, &request) == 0 &&
-         memcmp(request.ifr_hwaddr.sa_data, info->mac, sizeof(info->mac)) != 0;
+  if (!info->shares_address || ioctl(control, SIOCGIFNAME, &request) < 0 ||
+      ioctl(control, SIOCGIFHWADDR, &request) < 0) {
+    return false;
+  }
+  return memcmp(request.ifr_hwaddr.sa_data, info->mac, sizeof(info->mac)) != 0 ||
+         !has_address(control, request.ifr_name, info->address);
 }
 
 int harp_netdev_check_link(int control, int bound, const struct harp_netdev *device,
@@ -328,7 +372,7 @@ int harp_netdev_check_link(int control, int bound, const struct harp_netdev *dev
   if (!(flags & IFF_UP)) {
     return -ENETDOWN;
   }
-  return harp_netdev_mac_changed(control, device, info) ? -EADDRNOTAVAIL : 0;
+  return harp_netdev_lost_address(control, device, info) ? -EADDRNOTAVAIL : 0;
 }
 
 /* The sysctl arp_ignore of an interface, or of "all". */

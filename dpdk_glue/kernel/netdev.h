@@ -14,12 +14,13 @@ struct harp_netdev {
   int index;
   bool up;      /* IFF_UP: enabled by the administrator */
   bool carrier; /* IFF_RUNNING: the link works */
+  bool bond;    /* IFF_MASTER: it has other interfaces below it */
   uint8_t mac[6];
   uint32_t mtu;
   uint32_t gso_max; /* larger or equal frames are segmented in software, bytes */
   bool tso;         /* the device segments TCP frames; otherwise software does, also short ones */
   uint32_t speed_mbps; /* 0: unknown */
-  uint32_t address;    /* the first IPv4 address, network order; 0: none */
+  uint32_t address;    /* the first IPv4 address, a link-local one last; network order; 0: none */
   uint8_t prefix;
   uint32_t gateway;   /* of the interface's default route; 0: none */
   char pci_path[256]; /* the PCI function's folder in sysfs; "" for a virtual device */
@@ -55,10 +56,11 @@ int harp_netdev_control(void);
 /* Returns true if the interface is up and has a carrier. false: it is down, or it is gone. control:
  * of harp_netdev_control. Any thread. */
 bool harp_netdev_has_carrier(int control, int index);
-/* Whether the interface no longer has the port's MAC address, and the port shares the kernel's IP
- * address. A port with an address of its own answers ARP itself. Any thread. */
-bool harp_netdev_mac_changed(int control, const struct harp_netdev *device,
-                             const struct harp_port_info *info);
+/* Whether a port shares the kernel's IP address, and the interface no longer has this address or
+ * the port's MAC address. The port's ARP requests would mislead neighbours. A port with an address
+ * of its own answers ARP itself. Any thread. */
+bool harp_netdev_lost_address(int control, const struct harp_netdev *device,
+                              const struct harp_port_info *info);
 /* Whether a port may use its interface. 0, or an error of receive in port.h: -ENETDOWN, -ENODEV or
  * -EADDRNOTAVAIL. bound: a packet socket on the interface. The kernel unbinds it if the interface
  * leaves the network namespace, also if it comes back. Any thread. */

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <linux/if_ether.h>
 #include <string.h>
+#include <time.h>
 
 #include "dpdk_glue/kernel/packet_calls.h"
 #include "harp/counters.h"
@@ -22,7 +23,8 @@ enum {
   SLOW_DISTANCE = 64,            /* bytes */
   LONG_PIECE = 1024,             /* bytes; the copy of a shorter one takes little time anyway */
   SHIFTS = 8,
-  HEADROOM = 16, /* bytes before the frame: LL_RESERVED_SPACE of most devices */
+  REFUSED_MS = 20, /* longer than a full queue takes to send one frame */
+  HEADROOM = 16,   /* bytes before the frame: LL_RESERVED_SPACE of most devices */
   /* The kernel always finds a buffer of 4 pages. One of 8 has no advantage over single pages. A
    * frame of less than 12 would waste too much of a buffer of 16. The kernel needs 512 bytes. */
   EASY = 4 * PAGE - 512,  /* bytes */
@@ -42,12 +44,16 @@ uint32_t harp_packet_tx_longest(const struct harp_netdev *device)
                                                : device->gso_max - 1;
 }
 
-/* The kernel doubles the requested size. Without CAP_NET_ADMIN the limit is net.core.wmem_max. */
-void harp_packet_tx_set_buffer(int fd)
+/* The kernel doubles the requested size. Without CAP_NET_ADMIN the limits are net.core.wmem_max and
+ * net.core.rmem_max. */
+void harp_packet_set_buffers(int fd)
 {
-  int size = SEND_BUFFER / 2;
-  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)) < 0) {
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+  int send = SEND_BUFFER / 2, receive = PACKET_RECEIVE_BUFFER / 2;
+  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &send, sizeof(send)) < 0) {
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send, sizeof(send));
+  }
+  if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &receive, sizeof(receive)) < 0) {
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive, sizeof(receive));
   }
 }
 
@@ -149,9 +155,29 @@ static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *f
   }
 }
 
+static uint64_t coarse_ms(void)
+{
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* Whether no frame got through for so long that no full queue explains it. A rule of tc or nftables
+ * drops this one, which the kernel also reports as ENOBUFS. */
+static bool is_forbidden(struct packet_tx *tx)
+{
+  uint64_t now = coarse_ms();
+  tx->refused_since = tx->refused_since ? tx->refused_since : now;
+  return now - tx->refused_since >= REFUSED_MS;
+}
+
 /* Maps the errno of a failed send to the port's error and counts it. */
 static int send_failed(struct packet_tx *tx, int error)
 {
+  if (error == ENOBUFS && is_forbidden(tx)) {
+    tx->errors++;
+    return -EIO;
+  }
   switch (error) {
   case EAGAIN:
   case ENOBUFS: /* the queueing discipline's limit */
@@ -185,6 +211,7 @@ static int send_held(struct packet_tx *tx)
   while (sent < tx->held_count && rc != -EAGAIN) {
     int n = harp_sendmmsg(tx->fd, tx->message + sent, tx->held_count - sent, MSG_DONTWAIT);
     rc = n < 0 ? send_failed(tx, errno) : 0;
+    tx->refused_since = n < 0 ? tx->refused_since : 0;
     if (rc != -EAGAIN) {
       sent += n < 0 ? 1 : (unsigned)n;
       lost = rc < 0 ? rc : lost;
@@ -268,6 +295,7 @@ static int send_now(struct packet_tx *tx, const struct harp_tx_frame *frame)
       tx->paged = tx->lack;
     }
   }
+  tx->refused_since = sent < 0 ? tx->refused_since : 0;
   return sent < 0 ? send_failed(tx, errno) : 0;
 }
 

@@ -23,6 +23,8 @@ enum {
   PACKET_TX_IOV = 256,   /* most pieces of a frame that is sent at once */
   /* The kernel keeps a frame of this length in one buffer of 16 pages, with its own data. */
   PACKET_TX_FRAME_MAX = 16 * 4096 - 512,
+  /* Bytes; one window of segments with the kernel's overhead. */
+  PACKET_RECEIVE_BUFFER = 64 * 1024 * 1024,
   PACKET_VNET = sizeof(struct virtio_net_hdr),
 };
 
@@ -39,6 +41,7 @@ struct packet_tx {
   unsigned paged; /* long frames to send in pages, because contiguous memory was lacking */
   unsigned lack;  /* their number after the last lack; 0: a linear frame got through since */
   uint64_t copied, full, errors; /* since the owner's last count; port.h's counters */
+  uint64_t refused_since;        /* ms: first ENOBUFS since a frame got through; 0: none */
   unsigned held_count;
   struct packet_tx_held held[PACKET_TX_HELD];
   struct mmsghdr message[PACKET_TX_HELD];
@@ -50,8 +53,8 @@ struct packet_tx {
 void harp_packet_tx_init(struct packet_tx *tx, const struct harp_netdev *device, int fd);
 /* Returns the length of the longest frame that a socket of the device takes, bytes. */
 uint32_t harp_packet_tx_longest(const struct harp_netdev *device);
-/* Enlarges the socket's send buffer as far as the process may. */
-void harp_packet_tx_set_buffer(int fd);
+/* Enlarges a packet socket's buffers for sending and receiving, as far as the process may. */
+void harp_packet_set_buffers(int fd);
 /* As transmit in port.h. */
 int harp_packet_tx_send(struct packet_tx *tx, const struct harp_tx_frame *frame);
 /* Sends the held frames. 0; -EAGAIN: the device is full, and the rest is still held; or the error

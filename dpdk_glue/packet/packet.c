@@ -206,7 +206,7 @@ static int packet_transmit(struct harp_port *port, unsigned number,
                            const struct harp_tx_frame *frame)
 {
   struct packet_port *packet = packet_of(port);
-  if (atomic_load_explicit(&packet->mac_changed, memory_order_relaxed)) {
+  if (atomic_load_explicit(&packet->lost_address, memory_order_relaxed)) {
     return -EADDRNOTAVAIL;
   }
   return harp_packet_tx_send(&packet->queues[number].tx, frame);
@@ -273,8 +273,8 @@ static bool packet_has_carrier(struct harp_port *port)
 {
   struct packet_port *packet = packet_of(port);
   const struct packet_sockets *sockets = &packet->sockets;
-  if (harp_netdev_mac_changed(sockets->control, &sockets->device, &port->info)) {
-    atomic_store_explicit(&packet->mac_changed, true, memory_order_relaxed);
+  if (harp_netdev_lost_address(sockets->control, &sockets->device, &port->info)) {
+    atomic_store_explicit(&packet->lost_address, true, memory_order_relaxed);
   }
   return harp_netdev_has_carrier(sockets->control, sockets->device.index);
 }

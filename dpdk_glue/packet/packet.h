@@ -73,7 +73,7 @@ struct packet_port {
   struct packet_queue *queues;
   /* The interface has another MAC address than the port. Peers no longer reach the port, and its
    * ARP would mislead them about the kernel's address. */
-  _Atomic(bool) mac_changed;
+  _Atomic(bool) lost_address;
 };
 
 /* Has the agent open the port's sockets, and takes its local ports from the agent, too. As open in

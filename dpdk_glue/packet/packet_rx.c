@@ -59,8 +59,8 @@ static int check_link(struct packet_port *packet, struct packet_queue *queue)
   const struct packet_sockets *sockets = &packet->sockets;
   int rc = harp_netdev_check_link(sockets->control, bound, &sockets->device, &packet->port.info);
   bool changed = rc < 0 &&
-                 harp_netdev_mac_changed(sockets->control, &sockets->device, &packet->port.info);
-  atomic_store_explicit(&packet->mac_changed, changed, memory_order_relaxed);
+                 harp_netdev_lost_address(sockets->control, &sockets->device, &packet->port.info);
+  atomic_store_explicit(&packet->lost_address, changed, memory_order_relaxed);
   queue->down = rc == -ENETDOWN || rc == -ENODEV;
   return rc;
 }
@@ -129,7 +129,7 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
   if (count == 0) {
     return n;
   }
-  if (queue->down || atomic_load_explicit(&packet->mac_changed, memory_order_relaxed)) {
+  if (queue->down || atomic_load_explicit(&packet->lost_address, memory_order_relaxed)) {
     int rc = check_link(packet, queue);
     if (rc < 0) {
       return rc;

@@ -76,15 +76,10 @@ static int setup_failed(const char *name, int code, char *error)
                         name, strerror(-code));
 }
 
-/* The kernel doubles the requested size. Without CAP_NET_ADMIN the limit is net.core.rmem_max. */
 static void set_buffers(struct packet_sockets *sockets, int fd)
 {
-  int receive = PACKET_RECEIVE_BUFFER / 2;
   socklen_t length = sizeof(sockets->receive_buffer);
-  if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &receive, sizeof(receive)) < 0) {
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive, sizeof(receive));
-  }
-  harp_packet_tx_set_buffer(fd);
+  harp_packet_set_buffers(fd);
   getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &sockets->receive_buffer, &length);
 }
 

@@ -17,8 +17,6 @@
 
 enum {
   PACKET_QUEUES = 8, /* most queues of a port */
-  /* Bytes; one window of segments with the kernel's overhead. */
-  PACKET_RECEIVE_BUFFER = 64 * 1024 * 1024,
 };
 
 struct packet_sockets {

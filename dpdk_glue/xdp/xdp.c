@@ -146,7 +146,7 @@ static int open_other(struct xdp_port *xdp, struct packet_range held, char *erro
     return socket_failed(xdp, -errno, "open a packet socket for ARP", error);
   }
   int rc = select_others(xdp, &held, held.last > 0);
-  harp_packet_tx_set_buffer(xdp->other_fd);
+  harp_packet_set_buffers(xdp->other_fd);
   return rc < 0 ? socket_failed(xdp, rc, "filter the packet socket for ARP", error) : 0;
 }
 
@@ -227,6 +227,11 @@ static int read_device(struct xdp_port *xdp, const struct harp_port_config *conf
   int rc = harp_netdev_read("xdp", name, &xdp->device, error);
   if (rc == 0) {
     rc = harp_netdev_check("xdp", name, &xdp->device, config, error);
+  }
+  if (rc == 0 && xdp->device.bond) {
+    rc = harp_port_fail(error, -EOPNOTSUPP,
+                        "xdp:%s: AF_XDP sockets of a bond receive nothing; use packet:%s", name,
+                        name);
   }
   if (rc == 0 && harp_netdev_own_mac(&xdp->device, config)) {
     rc = harp_port_fail(error, -EINVAL, "xdp:%s: mac cannot be used; remove it", name);
@@ -504,6 +509,11 @@ static struct xdp_statistics sum_statistics(const struct xdp_port *xdp)
 
 static void count_statistics(struct xdp_port *xdp, uint64_t *counters)
 {
+  struct tpacket_stats others = {0};
+  socklen_t length = sizeof(others);
+  if (getsockopt(xdp->other_fd, SOL_PACKET, PACKET_STATISTICS, &others, &length) == 0) {
+    counters[HARP_COUNTER_port_rx_lost] += others.tp_drops;
+  }
   const struct xdp_statistics now = sum_statistics(xdp), before = xdp->counted;
   const uint64_t dropped = now.rx_dropped - before.rx_dropped;
   const uint64_t full = now.rx_ring_full - before.rx_ring_full;
@@ -538,8 +548,8 @@ static void xdp_count(struct harp_port *port, unsigned queue, uint64_t *counters
 static bool xdp_has_carrier(struct harp_port *port)
 {
   struct xdp_port *xdp = harp_xdp_of(port);
-  if (harp_netdev_mac_changed(xdp->control_fd, &xdp->device, &port->info)) {
-    atomic_store_explicit(&xdp->mac_changed, true, memory_order_relaxed);
+  if (harp_netdev_lost_address(xdp->control_fd, &xdp->device, &port->info)) {
+    atomic_store_explicit(&xdp->lost_address, true, memory_order_relaxed);
   }
   return harp_netdev_has_carrier(xdp->control_fd, xdp->device.index);
 }

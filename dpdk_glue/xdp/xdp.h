@@ -61,7 +61,7 @@ struct xdp_port {
   int control_fd;             /* of harp_netdev_control */
   bool local_sender;          /* checksums may be incomplete; see is_incomplete */
   int link;                   /* 0, or an error of receive: look again before each receive */
-  _Atomic(bool) mac_changed;  /* since the last such look */
+  _Atomic(bool) lost_address; /* since the last such look */
   _Atomic(unsigned) other_in; /* receive calls until the next look at other_fd */
   uint32_t unsent;            /* descriptors in the ring for sending that no call has announced */
   struct xdp_counts counts;

@@ -247,7 +247,7 @@ static bool other_is_due(struct xdp_port *xdp)
 /* The interface may be down for a while, or be gone for good. The sockets report it only once. */
 static int check_link(struct xdp_port *xdp)
 {
-  atomic_store_explicit(&xdp->mac_changed, false, memory_order_relaxed);
+  atomic_store_explicit(&xdp->lost_address, false, memory_order_relaxed);
   xdp->link = harp_netdev_check_link(xdp->control_fd, xdp->other_fd, &xdp->device, &xdp->port.info);
   return xdp->link;
 }
@@ -269,6 +269,7 @@ static int receive_others(struct xdp_port *xdp, struct harp_rx_frame *frames, in
     bool good = xdp->has_vnet &&
                 vnet.flags & (VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID);
     frames[n] = whole(xdp->other[n] + header, (uint32_t)((size_t)got - header), good);
+    frames[n].segment_size = xdp->has_vnet ? vnet.gso_size : 0;
     n++;
   }
   if (n > 0) {
@@ -282,7 +283,7 @@ int harp_xdp_receive(struct harp_port *port, unsigned queue, const struct harp_r
 {
   struct xdp_port *xdp = harp_xdp_of(port);
   recycle(xdp);
-  bool changed = atomic_load_explicit(&xdp->mac_changed, memory_order_relaxed);
+  bool changed = atomic_load_explicit(&xdp->lost_address, memory_order_relaxed);
   int n = xdp->link < 0 || changed ? check_link(xdp) : 0;
   if (n == 0 && other_is_due(xdp)) {
     n = receive_others(xdp, frames, max);

@@ -260,22 +260,30 @@ static int try_send(struct xdp_port *xdp, const struct harp_tx_frame *frame)
 
 void harp_xdp_tx_init(struct xdp_port *xdp)
 {
-  const int on = 1;
-  /* A job's seccomp profile may forbid this call (docs/agent.md). */
-  int rc = setsockopt(xdp->other_fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on));
-  xdp->has_vnet = rc == 0;
+  int on = 0;
+  socklen_t length = sizeof(on);
+  getsockopt(xdp->other_fd, SOL_PACKET, PACKET_VNET_HDR, &on, &length);
+  xdp->has_vnet = on != 0; /* an agent of this release has set it */
+  if (!on) {
+    on = 1;
+    /* A job's seccomp profile may forbid this call (docs/agent.md). */
+    int rc = setsockopt(xdp->other_fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on));
+    xdp->has_vnet = rc == 0;
+  }
   xdp->sends_packets = xdp->spec.sender == XDP_SENDER_AUTO && !xdp->sockets[0].zero_copy &&
                        xdp->has_vnet;
   harp_packet_tx_init(&xdp->packet_tx, &xdp->device, xdp->other_fd);
 }
 
 /* Whether the packet socket sends the frame. Other processes of this host do not see the frames of
- * an AF_XDP socket. */
+ * an AF_XDP socket, also not broadcasts. */
 static bool is_packet(const struct xdp_port *xdp, const struct harp_tx_frame *frame)
 {
+  enum { GROUP = 1 /* in the first byte of a MAC address */ };
+  const uint8_t *to = (const uint8_t *)frame->iov[0].iov_base + ETH_DST;
+  const uint8_t *own = xdp->port.info.mac;
   return xdp->sends_packets ||
-         (xdp->has_vnet && memcmp((const uint8_t *)frame->iov[0].iov_base + ETH_DST,
-                                  xdp->port.info.mac, sizeof(xdp->port.info.mac)) == 0);
+         (xdp->has_vnet && (to[0] & GROUP || memcmp(to, own, sizeof(xdp->port.info.mac)) == 0));
 }
 
 /* Remembers that the link is down, or that the device is gone. Returns rc. */

@@ -4,10 +4,11 @@
  * and runs this program for it. The program opens the sockets with the code of the ports and sends
  * the reply to the client, whose connection is standard input.
  *
- * harp-agent-open packet|xdp IFACE QUEUES ADDRESS MAC MTU FIRST LAST
+ * harp-agent-open packet|xdp IFACE QUEUES ADDRESS MAC MTU FIRST LAST [vnet]
  * harp-agent-open listen IFACE FIRST COUNT LIMIT [ADDRESS]
  *   ADDRESS: of HARP's own, or "kernel"; of "listen": the job's, or the interface's present one.
- *   MAC: "-" for the device's. FIRST, LAST: the local ports.
+ *   MAC: "-" for the device's. FIRST, LAST: the local ports. vnet: each frame of the packet socket
+ *   of an xdp device has a virtio-net header.
  *
  * Exit: enum agent_status.
  */
@@ -90,23 +91,21 @@ static bool read_mac(const char *text, uint8_t *mac)
   return true;
 }
 
-static enum agent_status run_open(char **arg,
-                                  enum agent_status (*open_port)(const struct harp_port_config *))
+static bool read_config(char **arg, struct harp_port_config *config)
 {
   int queues = number(arg[1], PACKET_QUEUES), mtu = number(arg[4], UINT16_MAX);
   int first = number(arg[5], UINT16_MAX), last = number(arg[6], UINT16_MAX);
-  struct harp_port_config config = {.device = arg[0]};
   bool own = strcmp(arg[2], "kernel") != 0;
-  if (queues < 1 || mtu < 0 || first < 0 || last < first ||
-      (own && (inet_pton(AF_INET, arg[2], &config.address) != 1 || !config.address)) ||
-      !read_mac(arg[3], config.mac)) {
-    return AGENT_USAGE;
-  }
-  config.queues = (uint16_t)queues;
-  config.mtu = (uint16_t)mtu;
-  config.ports_first = (uint16_t)first;
-  config.ports_last = (uint16_t)last;
-  return open_port(&config);
+  *config = (struct harp_port_config){
+      .device = arg[0],
+      .queues = (uint16_t)queues,
+      .mtu = (uint16_t)mtu,
+      .ports_first = (uint16_t)first,
+      .ports_last = (uint16_t)last,
+  };
+  return queues >= 1 && mtu >= 0 && first >= 0 && last >= first &&
+         (!own || (inet_pton(AF_INET, arg[2], &config->address) == 1 && config->address)) &&
+         read_mac(arg[3], config->mac);
 }
 
 static enum agent_status run_listen(char **arg)
@@ -125,11 +124,13 @@ static enum agent_status run_listen(char **arg)
 
 int main(int argc, char **argv)
 {
+  struct harp_port_config config;
+  bool vnet = argc == 10 && strcmp(argv[9], "vnet") == 0;
   if (argc == 9 && strcmp(argv[1], "packet") == 0) {
-    return run_open(argv + 2, agent_open_packet);
+    return read_config(argv + 2, &config) ? agent_open_packet(&config) : AGENT_USAGE;
   }
-  if (argc == 9 && strcmp(argv[1], "xdp") == 0) {
-    return run_open(argv + 2, agent_open_xdp);
+  if ((argc == 9 || vnet) && strcmp(argv[1], "xdp") == 0) {
+    return read_config(argv + 2, &config) ? agent_open_xdp(&config, vnet) : AGENT_USAGE;
   }
   if ((argc == 6 || argc == 7) && strcmp(argv[1], "listen") == 0) {
     return run_listen(argv + 2);

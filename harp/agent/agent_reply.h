@@ -35,8 +35,10 @@ int agent_lock_failed(struct harp_agent_reply *reply, const char *device, int rc
  * network order. */
 bool agent_is_occupied(uint32_t address, unsigned first, unsigned last);
 
-/* Opens a port's sockets for the client. config->ports_first to ports_last are the job's. */
+/* Opens a port's sockets for the client. config->ports_first to ports_last are the job's. vnet:
+ * each frame of the packet socket has a virtio-net header. Jobs of earlier releases do not expect
+ * it. */
 enum agent_status agent_open_packet(const struct harp_port_config *config);
-enum agent_status agent_open_xdp(const struct harp_port_config *config);
+enum agent_status agent_open_xdp(const struct harp_port_config *config, bool vnet);
 
 #endif

@@ -3,6 +3,7 @@
  * Opens the sockets of an xdp port for another process.
  */
 #include <errno.h>
+#include <linux/if_packet.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
@@ -39,7 +40,7 @@ static unsigned list_xdp(const struct xdp_port *xdp, int *fds)
 /* The program takes the frames of all ports that the job may hold: the job cannot change its map.
  */
 static enum agent_status pass_on(struct harp_port *port, const struct harp_port_config *config,
-                                 struct harp_agent_reply *reply)
+                                 bool vnet, struct harp_agent_reply *reply)
 {
   struct xdp_port *xdp = harp_xdp_of(port);
   int fds[HARP_AGENT_DESCRIPTORS], on = 1;
@@ -48,6 +49,9 @@ static enum agent_status pass_on(struct harp_port *port, const struct harp_port_
       return AGENT_OCCUPIED;
     }
     harp_xdp_steering_hold(&xdp->steering, config->ports_first, config->ports_last);
+  }
+  if (vnet) {
+    setsockopt(xdp->other_fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on));
   }
   int rc = harp_port_start(port, reply->error);
   if (rc == 0 && setsockopt(xdp->other_fd, SOL_SOCKET, SO_LOCK_FILTER, &on, sizeof(on)) < 0) {
@@ -67,7 +71,7 @@ static enum agent_status pass_on(struct harp_port *port, const struct harp_port_
   return status;
 }
 
-enum agent_status agent_open_xdp(const struct harp_port_config *config)
+enum agent_status agent_open_xdp(const struct harp_port_config *config, bool vnet)
 {
   struct harp_agent_reply reply = {0};
   struct harp_port *port;
@@ -75,7 +79,7 @@ enum agent_status agent_open_xdp(const struct harp_port_config *config)
   if (rc < 0) {
     return agent_refuse(&reply, rc);
   }
-  enum agent_status status = pass_on(port, config, &reply);
+  enum agent_status status = pass_on(port, config, vnet, &reply);
   harp_port_close(port); /* the descriptors on their way keep the sockets and the program */
   return status;
 }

@@ -8,7 +8,7 @@ A request is a JSON object of at most LIMIT bytes. Its members:
 
     open     device "packet:IFACE" or "xdp:IFACE[,mode=MODE][,send=WAY]"; queues 1 to 8; address
              "kernel" or A.B.C.D; mac "" or aa:bb:cc:dd:ee:ff; mtu 0 or up to 65535; ports
-             [first, last] or [0, 0]
+             [first, last] or [0, 0]; vnet true: virtio-net headers (xdp)
     listen   device; grant [first, last], the ports that an open gave; first; count
 
 The C side is dpdk_glue/agent/agent_client.c.
@@ -54,7 +54,8 @@ class Device:
 @dataclass(frozen=True)
 class Open:
     """Asks for the sockets of a device. `ports` is (0, 0) for any local ports. `address` is
-    "kernel", or one of HARP's own."""
+    "kernel", or one of HARP's own. `vnet`: the job expects a virtio-net header in front of each
+    frame of an xdp device's packet socket."""
 
     device: Device
     queues: int
@@ -62,6 +63,7 @@ class Open:
     mac: str
     mtu: int
     ports: tuple[int, int]
+    vnet: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ def _open(members: dict[str, Any]) -> Open:
         mac=mac,
         mtu=_number(members, "mtu", 0, 65535),
         ports=_range(members, "ports"),
+        vnet=members.get("vnet") is True,
     )
 
 

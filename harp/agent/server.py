@@ -397,6 +397,7 @@ class Agent:
         device = request.device
         args = [device.scheme, device.interface + device.options, str(request.queues)]
         args += [request.address, request.mac or "-", *map(str, numbers)]
+        args += ["vnet"] if request.vnet and device.scheme == "xdp" else []
         return await self._run(client, *args)
 
     # -- listen

@@ -58,8 +58,8 @@ void harp_link_state_port(struct harp_instance *instance, int error)
   harp_trace(&instance->trace, instance->now, HARP_TRACE_NO_FLOW, HARP_TRACE_port_error,
              (uint32_t)-error, 0);
   if (!instance->outage && error == -EADDRNOTAVAIL) {
-    begin_outage(instance, "has another MAC address",
-                 "set the old MAC address again, or restart the job");
+    begin_outage(instance, "no longer has its MAC or IP address",
+                 "set the old address again, or restart the job");
   } else if (!instance->outage) {
     char why[96];
     snprintf(why, sizeof why, "failed: %s", strerror(-error));

@@ -19,7 +19,7 @@ import pytest
 
 from harp import paths
 from harp.agent import query
-from tools.hosts.lab import Host, Lab
+from tools.hosts.lab import Host
 from tools.hosts.ranks import Perf, Program, Site
 
 NOBODY = "65534"
@@ -47,6 +47,7 @@ class AgentProcess(Program):
         home: Optional[Path] = None,
         prefix: Sequence[str] = (),
     ) -> None:
+        self.host = host
         self.socket = (home or folder) / f"agent{host.index}.sock"
         program = [NEWER] if newer else ["-m", "harp"]
         args = [sys.executable, *program, "agent", "--socket", str(self.socket)]
@@ -89,9 +90,9 @@ Pods = Callable[..., list[Perf]]
 
 
 @pytest.fixture
-def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
-    """Starts one rank of harp-perf in a pod for each host. They meet at a UNIX socket, because they
-    have no common network. nranks: of the job, if it has more. first: the first one's number.
+def start_pods(folder: Path) -> Iterator[Pods]:
+    """Starts one rank of harp-perf in a pod for each agent. They meet at a UNIX socket, because
+    they have no common network. nranks: of the job, if it has more. first: the first one's number.
     prefix: precedes the rank's command line."""
     program, plugin = folder / "harp-perf", folder / "libnccl-net.so"
     shutil.copy(paths.perf_program(), program)
@@ -112,7 +113,7 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
             ranks = []
             rendezvous = f"unix:{folder}/ranks"
             for number, agent in enumerate(agents, first):
-                host = lab.hosts[number]
+                host = agent.host
                 address = f"{host.own_address}/{host.prefix}" if own_address else "kernel"
                 site = Site(
                     folder / str(number), [*POD, *prefix], {"HARP_AGENT": str(agent.socket)}

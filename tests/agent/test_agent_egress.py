@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -43,20 +43,21 @@ def agent(host: Host, start_agent: StartAgent) -> AgentProcess:
 
 
 @pytest.fixture
-def load_rules(host: Host) -> Callable[..., None]:
+def load_rules(host: Host) -> Iterator[Callable[..., None]]:
     """Loads egress.nft on the host, with values in the place of those that it shows."""
     if not shutil.which("nft"):
         pytest.skip("nft is missing")
 
-    def load(ports: str = "61000-65535") -> None:
-        text = OF_AGENT.text("egress.nft").replace("10.0.3.7", host.address)
+    def load(ports: str = "61000-65535", address: str = "") -> None:
+        text = OF_AGENT.text("egress.nft").replace("10.0.3.7", address or host.address)
         text = text.replace("sport 61000-65535", f"sport {ports}")
         text = text.replace("skuid harp", "skuid root")
         done = host.popen(["nft", "-f", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         _, said = done.communicate(text, timeout=20)
         assert done.returncode == 0, said
 
-    return load
+    yield load
+    host.run(["nft", "delete", "table", "netdev", "harp_agent"])
 
 
 def segment(host: Host, mac: Optional[bytes] = None, source: str = "", port: int = 61000) -> bytes:
@@ -120,15 +121,17 @@ def test_rules_leave_only_the_jobs_own_frames(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["packet", "xdp"])
+@pytest.mark.parametrize("scheme", ["packet", "xdp", "xdp,send=xdp"])
 def test_jobs_run_behind_the_rules(
     lab: Lab, agent: AgentProcess, start_agent: StartAgent, start_pods: Pods,
     load_rules: Callable[..., None], scheme: str,
 ) -> None:  # fmt: skip
-    """An xdp device sends past them, whatever they say."""
-    load_rules("61000-65535" if scheme == "packet" else "1-2")
+    """An AF_XDP socket sends past them, whatever they say."""
+    past = scheme == "xdp,send=xdp"
+    load_rules("1-2" if past else "61000-65535")
     agents = [agent, start_agent(lab.hosts[1], "--allow", "nobody")]
-    ranks = start_pods(agents, "all_reduce", "-b", "8", "-e", "1M", scheme=scheme)
+    options = {"device": "xdp:eth0,send=xdp"} if past else {"scheme": scheme}
+    ranks = start_pods(agents, "all_reduce", "-b", "8", "-e", "1M", **options)
     for rank in ranks:
         assert rank.wait(60) == 0, rank.lines()
         assert all(wrong == 0 for wrong in rank.wrong())
@@ -205,6 +208,33 @@ def test_jobs_run_under_the_seccomp_rules(
     agents = [start_agent(host, "--allow", "nobody") for host in lab.hosts]
     args = ["all_reduce", "-b", "8", "-e", "1M"]
     ranks = start_pods(agents, *args, scheme=scheme, prefix=confined)
+    for rank in ranks:
+        assert rank.wait(60) == 0, rank.lines()
+        assert all(wrong == 0 for wrong in rank.wrong())
+
+
+def test_jobs_with_addresses_of_their_own_start_behind_the_rules(
+    lab: Lab, load_rules: Callable[..., None], start_agent: StartAgent, start_pods: Pods
+) -> None:
+    """They probe their addresses from 0.0.0.0 (RFC 5227)."""
+    agents = [
+        start_agent(host, "--allow", "nobody", "--address", "10.77.0.0/24") for host in lab.hosts
+    ]
+    load_rules(ports="1-65535", address=lab.hosts[0].own_address)
+    ranks = start_pods(agents, "all_reduce", "-b", "8", "-e", "64K", own_address=True)
+    for rank in ranks:
+        assert rank.wait(60) == 0, rank.lines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["packet", "xdp"])
+def test_two_ranks_of_a_node_under_the_seccomp_rules(
+    lab: Lab, start_agent: StartAgent, start_pods: Pods, confined: list[str], scheme: str
+) -> None:
+    """The agent has set up the packet socket by which the ranks of a node reach each other."""
+    agent = start_agent(lab.hosts[0], "--allow", "nobody")
+    args = ["all_reduce", "-b", "8", "-e", "1M"]
+    ranks = start_pods([agent] * 2, *args, scheme=scheme, prefix=confined)
     for rank in ranks:
         assert rank.wait(60) == 0, rank.lines()
         assert all(wrong == 0 for wrong in rank.wrong())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An interface gets another MAC address while a job runs: the job fails with a line that says so,
-and the host stays reachable at its new address."""
+"""An interface gets another MAC address or loses its IP address while a job runs: the job fails
+with a line that says so, and neighbours are not misled."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from tools.hosts.lab import Host, Lab
 NEW = "02:77:00:00:aa:01"
 TIMEOUT_MS = 3000
 CHANGED = re.compile(
-    r"HARP: the device (packet|xdp):eth0 has another MAC address at \d\d:\d\d:\d\d UTC\. Links use "
-    rf"another NIC, or wait until it is back, at most timeout_ms \({TIMEOUT_MS}\); set the old MAC "
+    r"HARP: the device (packet|xdp):eth0 no longer has its MAC or IP address at "
+    r"\d\d:\d\d:\d\d UTC\. Links use "
+    rf"another NIC, or wait until it is back, at most timeout_ms \({TIMEOUT_MS}\); set the old "
     r"address again, or restart the job\.$"
 )
 BACK = re.compile(r"HARP: the device packet:eth0 is back after \d+\.\d s\. Links use it again\.$")
@@ -88,10 +89,31 @@ def test_job_goes_on_when_mac_is_set_back(lab: Lab, tmp_path: Path) -> None:
             set_mac(host, host.mac)
         other.do("send", link.sends, 4, 65536, 60_000, timeout=60)
         one.finish(60)
-        assert "has another MAC address" in one.warnings[0]
+        assert "no longer has its MAC or IP address" in one.warnings[0]
 
         def said() -> bool:
             link.move(1, 64)  # a rank prints the lines when it next calls HARP
             return any(BACK.search(line) for line in one.lines())
 
         wait_until(said, 20, "no line tells that it is back", [one])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["packet", "xdp"])
+def test_job_ends_when_the_kernel_loses_the_address(lab: Lab, tmp_path: Path, scheme: str) -> None:
+    """Another host may have it now. A second address of the interface changes nothing."""
+    host = lab.hosts[0]
+    with job(lab, tmp_path, port=scheme, timeout_ms=TIMEOUT_MS) as (one, _, link):
+        address = ["ip", "address", "{}", f"{host.address}/{host.prefix}", "dev", host.interface]
+        host.run([*address[:2], "add", "10.99.1.1/24", *address[4:]])
+        one.start("receive", link.receives, 1, 64, 60_000)
+        time.sleep(0.5)
+        assert one.warnings == []
+        host.run([*address[:2], "del", *address[3:]])
+        try:
+            with pytest.raises(Failed):
+                one.finish(30)
+            assert CHANGED.search(one.warnings[0]), one.lines()
+        finally:
+            host.run(["ip", "address", "flush", "dev", host.interface])
+            host.run([*address[:2], "add", *address[3:]])

@@ -101,6 +101,23 @@ def test_interface_without_address_down_or_without_carrier(probe: Make, hosts: H
         host.run(["ip", "link", "del", "bare0"])
 
 
+def test_link_local_address_is_the_last_choice(probe: Make, hosts: Hosts) -> None:
+    """The kernel lists it first. A label does not hide an address."""
+    host = hosts("veth-1500")[0]
+    local = ["169.254.3.3/16", "dev", "eth0"]
+    labelled = [f"{host.address}/{host.prefix}", "dev", "eth0"]
+    host.run(["ip", "address", "add", *local, "scope", "link"])
+    try:
+        assert probe(host).open("packet:eth0")["address"] == host.address
+        host.run(["ip", "address", "del", *labelled])
+        assert probe(host).open("packet:eth0")["address"] == "169.254.3.3"
+        host.run(["ip", "address", "add", *labelled, "label", "eth0:1"])
+        assert probe(host).open("packet:eth0")["address"] == host.address
+    finally:
+        host.run(["ip", "address", "flush", "dev", "eth0"])
+        host.run(["ip", "address", "add", *labelled])
+
+
 def test_address_of_another_interface_is_local_too(probe: Make, hosts: Hosts) -> None:
     host = hosts("veth-1500")[0]
     host.run(["ip", "route", "add", "local", "10.99.0.0/24", "dev", "lo"])

@@ -300,6 +300,20 @@ def test_processes_of_a_host_reach_each_other(probe: Make, hosts: Hosts, sender:
         assert payload_of(frames) == payload and all(frame.good for frame in frames)
 
 
+@BOTH_SENDERS
+def test_broadcast_reaches_other_processes_of_the_host(
+    probe: Make, hosts: Hosts, sender: str
+) -> None:
+    """Another process may have the address that an ARP request asks for."""
+    host = hosts("veth-1500")[0]
+    first = opened(probe, host, f"xdp:eth0,send={sender}")
+    second = probe(host)
+    second.open("packet:eth0", address=f"{UNUSED_ADDRESS}/24")
+    first.send(arp_request(first.info["mac"], first.info["address"], UNUSED_ADDRESS))
+    (request,) = second.receive(1, 2.0)
+    assert request.data[12:14] == b"\x08\x06"
+
+
 def test_port_opens_again_at_once(probe: Make, hosts: Hosts) -> None:
     """The kernel frees a queue later than its socket is closed."""
     first, second = hosts("veth-1500")
