@@ -10,7 +10,7 @@ from harp.setup import home
 from harp.setup.dpdk import Choice
 from harp.setup.host import HostError
 from harp.setup.journal import Journal
-from harp.setup.plan import check_holders, conf_dir, existing_files, files_after, plan
+from harp.setup.plan import check_holders, conf_dir, existing_files, files_after, kept_beside, plan
 from harp.setup.request import Request
 from harp.setup.stale import stale
 from harp.setup.steps import Step, StepError
@@ -18,10 +18,12 @@ from harp.setup.steps import Step, StepError
 
 @dataclass(frozen=True)
 class Plan:
-    """What apply would do. `undo`: the steps of earlier choices that no file will need."""
+    """What apply would do. `undo`: the steps of earlier choices that no file will need. `notes`:
+    lines about the files that stay beside new ones."""
 
     steps: list[Step] = field(default_factory=list)
     undo: list[Step] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.steps or self.undo)
@@ -43,7 +45,8 @@ def planned(requests: list[Request], choice: Choice) -> Plan:
     steps = plan(requests, choice, journal)
     check_holders(requests)
     unneeded = stale(journal, files_after(steps, conf_dir()))
-    return Plan(steps, [step for step in unneeded if not step.is_undone()])
+    undo = [step for step in unneeded if not step.is_undone()]
+    return Plan(steps, undo, kept_beside(requests))
 
 
 def _undo_stale(journal: Journal) -> tuple[list[str], list[str]]:

@@ -249,7 +249,7 @@ def _report(plan: Plan, as_json: bool) -> None:
         click.echo("  nothing to change")
     changed = {step.target for step in plan.steps}
     kept = [entry for entry in Journal(conf_dir()).entries() if entry[0].target not in changed]
-    for line in _edits(kept):
+    for line in plan.notes + _edits(kept):
         click.echo(f"note: {line}")
 
 

@@ -94,14 +94,17 @@ def _check_scheme(request: Request) -> None:
     )
 
 
+def _usable() -> str:
+    return ", ".join(one.name for one in host.candidates()) or "none"
+
+
 def _check_host(request: Request) -> None:
     name = request.place
     device = host.interface(name)
     if device is None:
-        known = ", ".join(one.name for one in host.candidates()) or "none"
         raise PlanError(
             f"{request.device}: no interface {name} in this network namespace; "
-            f"usable interfaces: {known} (a pod needs hostNetwork or its own interface)"
+            f"usable interfaces: {_usable()} (a pod needs hostNetwork or its own interface)"
         )
     if not device.ethernet:
         raise PlanError(f"{request.device}: {name} is not an Ethernet interface; HARP needs one")
@@ -223,6 +226,16 @@ def files_after(steps: Sequence[Step], folder: Path) -> list[Existing]:
             text = step.text.encode(errors="surrogateescape")
             found[Path(step.path)] = _existing(Path(step.path), _tables.parse(text))
     return list(found.values())
+
+
+def _check_exists(file: Existing) -> None:
+    """A file of an interface that was renamed or named wrongly: a new file cannot mend it."""
+    if is_on_interface(file.device) and host.interface(file.place) is None:
+        raise PlanError(
+            f"{file.path.name} names {file.place}, which is not in this network namespace, and "
+            f"HARP declines every job because of it; remove the file (rm {file.path}, or harp "
+            f"setup undo), then run harp setup --device …; usable interfaces: {_usable()}"
+        )
 
 
 def _file_of(request: Request, alone: bool, files: list[Existing]) -> Optional[Existing]:
@@ -347,6 +360,19 @@ def _shared(wanted: list[tuple[Request, Optional[Existing]]], files: list[Existi
     ]
 
 
+def kept_beside(requests: list[Request]) -> list[str]:
+    """A line for each file that stays beside the new ones that the planned requests write."""
+    files = existing_files(conf_dir())
+    changed = _assigned(requests, files)
+    if None not in changed:
+        return []
+    return [
+        f"{file.path.name} ({file.device}) stays in use; remove it to drop that NIC"
+        for file in files
+        if file not in changed
+    ]
+
+
 def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) -> list[Step]:
     """The steps that are not in place yet, in order.
 
@@ -359,6 +385,8 @@ def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) 
     for request in requests:
         _check_scheme(request)
     wanted = list(zip(requests, _assigned(requests, files)))
+    for one in files:
+        _check_exists(one)
     for request, file in wanted:
         if request.scheme in ON_INTERFACE:
             request.settings.setdefault("address", file.address if file else "kernel")

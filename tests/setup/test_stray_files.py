@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp setup beside files that no longer fit the host: of a renamed interface, or removed by
+hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Host = Any  # conftest's SetUpHost
+
+
+def test_file_of_a_missing_interface_is_named(host: Host) -> None:
+    """A second file would not mend it: HARP declines every job because of the first one."""
+    host.harp("setup", "--yes")
+    path = host.conf / "ztcp0.conf"
+    host.host.run(["ip", "link", "set", "eth0", "down"])
+    host.host.run(["ip", "link", "set", "eth0", "name", "ens5"])
+    host.host.run(["ip", "link", "set", "ens5", "up"])
+    try:
+        for device in ((), ("--device", "packet:ens5")):
+            error = host.harp("setup", "apply", *device, code=1).stderr
+            assert "ztcp0.conf names eth0, which is not in this network namespace" in error
+            assert f"remove the file (rm {path}, or harp setup undo)" in error
+            assert error.rstrip().endswith("usable interfaces: ens5")
+        assert sorted(host.conf.glob("ztcp*.conf")) == [path]
+        path.unlink()
+        host.harp("setup", "apply", "--device", "packet:ens5")
+        assert "device = packet:ens5" in path.read_text()
+        host.harp("setup", "status")
+        host.harp("setup", "undo")
+    finally:
+        host.host.run(["ip", "link", "set", "ens5", "down"])
+        host.host.run(["ip", "link", "set", "ens5", "name", "eth0"])
+        host.host.run(["ip", "link", "set", "eth0", "up"])
+
+
+def test_file_that_stays_beside_a_new_one_is_noted(host: Host) -> None:
+    host.conf.mkdir(parents=True)
+    (host.conf / "ztcp0.conf").write_text("device = wire:/x\naddress = 10.0.0.1/24\n")
+    noted = "note: ztcp0.conf (wire:/x) stays in use; remove it to drop that NIC"
+    asked = ("setup", "apply", "--device", "packet:eth0")
+    assert noted in host.harp(*asked).stdout.splitlines()
+    assert "note:" not in host.harp(*asked, "--set", "mtu=1400").stdout  # changes its file only
