@@ -226,13 +226,13 @@ def _rows(steps: list[Step], said: Callable[[Step], str]) -> list[dict[str, str]
 
 
 def _edits(entries: list[tuple[Step, str]]) -> list[str]:
-    """A line of advice for each file that was edited since set-up wrote it."""
-    return [
-        f"{step.target} was edited by hand; set-up leaves it (undo keeps it as "
-        f"{step.target}.edited). To get set-up's text back: harp setup undo, then harp setup"
-        for step, state in entries
-        if state == "edited"
-    ]
+    """A line of advice for each file that was edited or removed since set-up wrote it."""
+    said = {
+        "edited": "{0} was edited by hand; set-up leaves it (undo keeps it as {0}.edited). To get "
+        "set-up's text back: harp setup undo, then harp setup",
+        "removed": "{0} was removed by hand; harp setup undo restores it as it was before set-up",
+    }
+    return [said[state].format(step.target) for step, state in entries if state in said]
 
 
 def _as_document(steps: list[Step], **more: Any) -> str:
@@ -379,7 +379,7 @@ def nics_command(as_json: bool) -> None:
 
 
 def _astray(entries: list[tuple[Step, str]]) -> bool:
-    return any(state not in ("done", "edited") for _, state in entries)
+    return any(state not in ("done", "edited", "removed") for _, state in entries)
 
 
 def _show_advice(entries: list[tuple[Step, str]], complete: bool) -> None:

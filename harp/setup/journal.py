@@ -56,7 +56,8 @@ class Journal:
 
     def entries(self) -> list[tuple[Step, str]]:
         """Each step with its state: "done", "begun" (interrupted by a crash), "missing" (undone by
-        a reboot or by hand), or "edited" (a file changed by hand)."""
+        a reboot or by hand), "edited" (a file changed by hand), or "removed" (a file that was there
+        before set-up, and was removed by hand)."""
 
         def state(step: Step, begun: bool) -> str:
             if step.in_place():

@@ -198,7 +198,12 @@ class WriteFile(Step):
         return _read(Path(self.path)) == self.text
 
     def strayed(self) -> str:
-        return "edited" if Path(self.path).exists() else "missing"
+        if Path(self.path).exists():
+            return "edited"
+        return "missing" if self.before is None else "removed"
+
+    def is_undone(self) -> bool:
+        return self.before is None and not Path(self.path).exists()
 
     def do(self) -> None:
         _refuse_if_claimed(Path(self.path))

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 Host = Any  # conftest's SetUpHost
 
 
@@ -41,3 +43,25 @@ def test_file_that_stays_beside_a_new_one_is_noted(host: Host) -> None:
     asked = ("setup", "apply", "--device", "packet:eth0")
     assert noted in host.harp(*asked).stdout.splitlines()
     assert "note:" not in host.harp(*asked, "--set", "mtu=1400").stdout  # changes its file only
+
+
+@pytest.mark.parametrize("there", ["new", "before"])
+def test_file_removed_by_hand_is_forgotten(there: str, host: Host) -> None:
+    """Status must not fail for ever. Undo still restores a file that was there before set-up."""
+    host.conf.mkdir(parents=True)
+    path = host.conf / "ztcp1.conf"
+    other = "device = packet:eth0\naddress = 10.77.0.103/24\n"
+    if there == "before":
+        path.write_text(other)
+    before = host.state()
+    asked = ("--device", "packet:eth0", "--address")
+    both = (*asked, "10.77.0.102/24", *asked, "10.77.0.103/24")
+    host.harp("setup", "apply", *both, "--set", "mtu=1400")
+    path.unlink()
+    assert "nothing to change" in host.harp("setup", "--yes").stdout
+    status = host.harp("setup", "status").stdout
+    assert "missing" not in status
+    said = f"{path} was removed by hand; harp setup undo restores it as it was before set-up"
+    assert (said in status) == (there == "before")
+    host.harp("setup", "undo")
+    assert host.state() == before
