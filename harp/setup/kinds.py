@@ -11,10 +11,11 @@ from harp.setup.kernel import LoadModule, SetValue
 from harp.setup.nic_settings import NicSetting
 from harp.setup.one_subnet import InterfaceSysctl
 from harp.setup.pages import Pages
-from harp.setup.steps import Blackhole, MakeFolder, Step, StepError, WriteFile
+from harp.setup.steps import Blackhole, FolderMode, MakeFolder, Step, StepError, WriteFile
 
 KINDS: list[type[Step]] = [
     MakeFolder,
+    FolderMode,
     WriteFile,
     Blackhole,
     LoadModule,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from harp.setup.request import (
     is_on_interface,
     place_of,
 )
-from harp.setup.steps import Blackhole, MakeFolder, Step, WriteFile, read_file
+from harp.setup.steps import Blackhole, FolderMode, MakeFolder, Step, WriteFile, read_file
 
 CONF_DIR = Path("/usr/local/tfabric/tools/config")
 
@@ -171,13 +172,28 @@ def _check_together(requests: list[Request]) -> None:
             addresses.add(request.own_address)
 
 
+# Jobs of all users write to the run folder. The sticky bit keeps users from removing each other's
+# files.
+_RUN_MODE = 0o1777
+
+
+def _opened(run: Path) -> list[Step]:
+    """The step that lets all users write to a run folder that only its owner can write to. A folder
+    with a group of writers is somebody's choice, and others' folders are not ours to change."""
+    status = run.lstat()
+    mode = stat.S_IMODE(status.st_mode)
+    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not ours or mode & (stat.S_IWGRP | stat.S_IWOTH) or not os.access(run, os.W_OK):
+        return []
+    return [FolderMode(str(run), _RUN_MODE, mode)]
+
+
 def _folders(conf: Path, run: Path) -> list[Step]:
-    # Jobs of all users write to the run folder. The sticky bit keeps users from removing each
-    # other's files.
     modes = {path: 0o755 for path in [*missing_folders(conf), *missing_folders(run)]}
     if run in modes:
-        modes[run] = 0o1777
-    return [MakeFolder(str(path), mode) for path, mode in modes.items()]
+        modes[run] = _RUN_MODE
+    made: list[Step] = [MakeFolder(str(path), mode) for path, mode in modes.items()]
+    return made if run in modes else _opened(run)  # a folder that is there has no missing parents
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ repeated after a crash. A step records the old state before it makes its change.
 from __future__ import annotations
 
 import os
+import stat
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -172,6 +173,51 @@ class MakeFolder(Step):
         except OSError:
             return f"left the folder {self.path}: it is not empty"
         return f"removed the folder {self.path}"
+
+
+@dataclass
+class FolderMode(Step):
+    """More permission bits of a folder that exists. `before` are its bits before set-up."""
+
+    kind: ClassVar[str] = "mode"
+    path: str
+    mode: int
+    before: int
+
+    @property
+    def target(self) -> str:
+        return self.path
+
+    def describe(self) -> str:
+        return f"chmod {self.mode:o} {self.path} (now {self.before:o})"
+
+    def _now(self) -> Optional[int]:
+        try:
+            return stat.S_IMODE(os.lstat(self.path).st_mode)
+        except OSError:
+            return None
+
+    def in_place(self) -> bool:
+        return self._now() == self.mode
+
+    def do(self) -> None:
+        try:
+            make_folder(self.path, self.mode)
+        except FolderError as wrong:
+            raise StepError(str(wrong)) from wrong
+
+    def follow(self, earlier: Step) -> None:
+        assert isinstance(earlier, FolderMode)
+        self.before = earlier.before
+
+    def undo(self) -> str:
+        if not self.in_place():
+            return ""
+        try:
+            make_folder(self.path, self.before)
+        except FolderError as wrong:
+            raise StepError(str(wrong)) from wrong
+        return f"chmod {self.before:o} {self.path}"
 
 
 @dataclass

@@ -156,6 +156,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     monkeypatch.setenv("HARP_RUN_DIR", str(tmp_path / "run"))
     (tmp_path / "conf").mkdir()
     (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o1777)
     made.write("proc/sys/kernel/random/boot_id", "this-boot\n")
     made.write("proc/cmdline", "quiet\n")
     made.set_pages(POOL, 0, 0)

@@ -65,3 +65,18 @@ def test_file_removed_by_hand_is_forgotten(there: str, host: Host) -> None:
     assert (said in status) == (there == "before")
     host.harp("setup", "undo")
     assert host.state() == before
+
+
+def test_run_folder_of_one_user_is_opened_to_all(host: Host) -> None:
+    """Jobs log that they cannot write to it, and to run harp setup."""
+    host.run_dir.mkdir(parents=True)
+    host.run_dir.chmod(0o755)
+    assert f"chmod 1777 {host.run_dir} (now 755)" in host.harp("setup", "--yes").stdout
+    assert host.run_dir.stat().st_mode & 0o7777 == 0o1777
+    assert "nothing to change" in host.harp("setup", "--yes").stdout
+    host.harp("setup", "status")
+    assert f"chmod 755 {host.run_dir}" in host.harp("setup", "undo").stdout
+    assert host.run_dir.stat().st_mode & 0o7777 == 0o755
+    for mode in (0o2775, 0o777):  # somebody has chosen these writers
+        host.run_dir.chmod(mode)
+        assert "chmod" not in host.harp("setup", "plan").stdout
