@@ -91,11 +91,7 @@ def judge(
     best = lanes(rates, places)
     usual = good(best, beside)
     others = f"{usual:.3g} on {'good ones measured beside them' if beside else 'others'}"
-    bad: dict[tuple[int, int], float] = {}  # the slowest lane of each slow link
-    for (source, target), rate in best.items():
-        if rate < SLOW * usual:
-            link = (source.host, target.host)
-            bad[link] = min(rate, bad.get(link, rate))
+    bad = _slowest(best, 0.0, SLOW * usual)
     blamed = blame.find(bad, [one.number for one in hosts])
     for host, mine in blamed.hosts.items():
         rate = statistics.median(bad[link] for link in mine)
@@ -112,6 +108,45 @@ def judge(
             f"from {hosts[one].name} to {hosts[other].name}: {bad[one, other]:.3g} Gbit/s, and "
             f"{others}; see the switches and cables between them, and "
             "tcp_retransmits in harp stat",
+        )
+    if beside:  # the suspects were measured again, and are below half of a good rate still
+        yield from _doubtful(hosts, _slowest(best, SLOW * usual, SUSPECT * usual), blamed, others)
+
+
+def _slowest(
+    best: Mapping[Lane, float], least: float, below: float
+) -> dict[tuple[int, int], float]:
+    """The slowest lane of each link from a host to a host, if it has such a rate."""
+    found: dict[tuple[int, int], float] = {}
+    for (source, target), rate in best.items():
+        link = (source.host, target.host)
+        if rate < below:
+            found[link] = min(rate, found.get(link, rate))
+    return {link: rate for link, rate in found.items() if rate >= least}
+
+
+def _doubtful(
+    hosts: Sequence[Host],
+    rates: Mapping[tuple[int, int], float],
+    known: blame.Blame,
+    others: str,
+) -> Iterator[Finding]:
+    """Notes the links that are too good for a fault. Faults name the `known` hosts already."""
+    left = {link: rate for link, rate in rates.items() if not known.hosts.keys() & set(link)}
+    blamed = blame.find(left, [one.number for one in hosts])
+    for host, mine in blamed.hosts.items():
+        rate = statistics.median(left[link] for link in mine)
+        yield note(
+            "slower host",
+            f"{hosts[host].name}: {rate:.3g} Gbit/s on links {blame.direction(host, mine)} it, and "
+            f"{others}; see its CPUs' load, and its CPU quota (nr_throttled in its cgroup's "
+            "cpu.stat)",
+        )
+    for one, other in blamed.links:
+        yield note(
+            "slower link",
+            f"from {hosts[one].name} to {hosts[other].name}: {left[one, other]:.3g} Gbit/s, and "
+            f"{others}",
         )
 
 

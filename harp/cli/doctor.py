@@ -16,7 +16,7 @@ import click
 
 from harp import _tables, loader, nccl_plugin_path
 from harp.api_versions import APIS
-from harp.cli import doctor_agent, doctor_dpdk, doctor_ranks, doctor_xdp, env
+from harp.cli import doctor_agent, doctor_cpu, doctor_dpdk, doctor_ranks, doctor_xdp, env
 from harp.cli.findings import Finding, fault, note, ok
 from harp.observe import statfile
 from harp.setup import arp, host, one_subnet
@@ -243,6 +243,11 @@ def local_ranks() -> Iterator[Finding]:
     yield from doctor_ranks.check()
 
 
+def cpu_quota() -> Iterator[Finding]:
+    """Looks for running ranks of this host that their CPU quota stops."""
+    yield from doctor_cpu.check(one.pid for one in doctor_ranks.running())
+
+
 # -- the process's environment
 
 
@@ -378,7 +383,7 @@ OF_HOST: tuple[Check, ...] = (
     environment, configuration, devices, one_subnet_arp, agent, privileges, run_folder,
     built_plugin, loaded_plugin,
 )  # fmt: skip
-CHECKS = (*OF_HOST, local_ranks)
+CHECKS = (*OF_HOST, local_ranks, cpu_quota)
 
 
 def all_findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:

@@ -150,6 +150,21 @@ def test_link_as_slow_as_good_ones_beside_it_is_good() -> None:
     assert not list(slow.judge(hosts(2), {(0, 1): 10.0, (1, 0): 1.0}, PLACES, []))
 
 
+def test_host_that_stays_below_half_of_a_good_rate_is_noted() -> None:
+    """Such as one with a CPU quota. It is no fault, and no note before a second measurement."""
+    measured = {pair: 3.6 if 2 in pair else 10.0 for pair in rates(4, 0)}
+    assert not list(slow.judge(hosts(4), measured, PLACES, []))
+    (found,) = slow.judge(hosts(4), measured, PLACES, [10.0])
+    assert (found.level, found.about) == ("note", "slower host")
+    assert found.text.startswith("gpu2: 3.6 Gbit/s on links with it") and "quota" in found.text
+    (found,) = slow.judge(hosts(4), rates(4, 10.0) | {(1, 3): 4.0}, PLACES, [10.0])
+    assert (found.level, found.about) == ("note", "slower link")
+    places = [slow.Place(number, 0) for number in range(6)]
+    both = {pair: 1.0 if 3 in pair else 3.6 if 2 in pair else 10.0 for pair in rates(6, 0)}
+    told = [(one.level, one.text[:5]) for one in slow.judge(hosts(6), both, places, [10.0])]
+    assert told == [("fault", "gpu3:"), ("note", "gpu2:")]
+
+
 # -- what hosts agree on
 
 
