@@ -363,3 +363,16 @@ int rendezvous_exchange(struct rendezvous *rendezvous, const void *mine, size_t 
   }
   return transfer(rendezvous, 0, all, size * (size_t)rendezvous->ranks, limit, 0);
 }
+
+/* A rank that has ended hangs up. Its last bytes may still wait to be read. */
+bool rendezvous_is_broken(struct rendezvous *rendezvous)
+{
+  for (int rank = 0; rank < rendezvous->ranks; rank++) {
+    struct pollfd peer = {.fd = rendezvous->peer[rank], .events = POLLRDHUP};
+    if (peer.fd >= 0 && poll(&peer, 1, 0) > 0) {
+      fail(rendezvous, "rank %d is lost: see what it says", rank);
+      return true;
+    }
+  }
+  return false;
+}

@@ -25,6 +25,8 @@ int rendezvous_open(struct rendezvous *rendezvous, const char *host, const char 
 void rendezvous_decline(struct rendezvous *rendezvous, const char *host, const char *port);
 /* Gives every rank the size bytes of all ranks, in the order of ranks. It is also a barrier. */
 int rendezvous_exchange(struct rendezvous *rendezvous, const void *mine, size_t size, void *all);
+/* Whether a rank has left, with the sentence for rendezvous_error. Does not block. */
+bool rendezvous_is_broken(struct rendezvous *rendezvous);
 const char *rendezvous_error(const struct rendezvous *rendezvous);
 void rendezvous_close(struct rendezvous *rendezvous);
 

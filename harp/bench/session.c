@@ -19,6 +19,8 @@ enum {
   LAST_LINES_STEP_MS = 20,
 };
 
+#define LAST_WORDS_NS 1000000000u /* for a plugin to fail after another rank has left */
+
 static int log_rank;
 static bool log_info;
 static bool warned;      /* the plugin has logged a warning */
@@ -235,10 +237,29 @@ static bool receives(const struct session *session)
   return session->operation->receives(session->options->rank, session->options->ranks);
 }
 
+/* Says why connect and accept can no longer complete. A rank that leaves may have a reason that the
+ * plugin of this rank is about to name, so this rank goes on for LAST_WORDS_NS. */
+static bool gives_up(struct session *session, uint64_t limit, uint64_t *left_at, const char *verb)
+{
+  uint64_t now = clock_ns();
+  if (now > limit) {
+    session_say(session, "%s did not complete within --timeout", verb);
+    return true;
+  }
+  if (!*left_at && rendezvous_is_broken(session->rendezvous)) {
+    *left_at = now;
+  }
+  if (*left_at && now - *left_at > LAST_WORDS_NS) {
+    session_say(session, "%s did not complete: %s", verb, rendezvous_error(session->rendezvous));
+    return true;
+  }
+  return false;
+}
+
 static int make_comms(struct session *session, struct channel *channel, void *handle)
 {
   struct timespec pause = {.tv_nsec = 50 * 1000};
-  uint64_t limit = clock_ns() + (uint64_t)session->options->timeout_ms * 1000000;
+  uint64_t limit = clock_ns() + (uint64_t)session->options->timeout_ms * 1000000, left_at = 0;
   bool connecting = sends(session), accepting = receives(session);
   while (connecting || accepting) {
     ncclResult_t result = ncclSuccess;
@@ -256,9 +277,8 @@ static int make_comms(struct session *session, struct channel *channel, void *ha
       return failed(session, "accept", result);
     }
     accepting = accepting && !channel->receive_comm;
-    if (clock_ns() > limit) {
-      session_say(session, "%s did not complete within --timeout",
-                  connecting ? "connect" : "accept");
+    if ((connecting || accepting) &&
+        gives_up(session, limit, &left_at, connecting ? "connect" : "accept")) {
       return -1;
     }
     nanosleep(&pause, NULL);

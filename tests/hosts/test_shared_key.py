@@ -269,6 +269,32 @@ def test_hosts_with_different_keys_do_not_connect(
             no_link_arrived(listening, number)
 
 
+def test_perf_ends_with_the_rank_that_failed(lab: Lab, sites: list[Site]) -> None:
+    """A rank that waits in accept notices that the connecting rank has left, long before the
+    timeout."""
+    with_key(sites[0], KEY[:-1])
+    with_key(sites[1], KEY)
+    command = [sys.executable, "-m", "harp", "perf", "sendrecv", "-b", "4K", "-e", "4K"]
+    command += ["--nranks", "2", "--rendezvous", "10.77.0.1:5000", "--timeout", "60"]
+    ranks = [
+        host.popen(
+            [*command, "--rank", str(host.index)],
+            site.all_environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for host, site in zip(lab.hosts, sites)
+    ]
+    try:
+        said = [rank.communicate(timeout=30)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [1, 1]
+    assert "accept did not complete: rank 0 is lost: see what it says" in said[1], said
+
+
 @pytest.mark.parametrize(
     "content,said",
     [
