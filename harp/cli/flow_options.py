@@ -46,6 +46,13 @@ class Network(click.ParamType):
 Decorator = Callable[[Any], Any]
 
 
+def jobs_option() -> Decorator:
+    """--job: only the processes of one of these jobs."""
+    return click.option(
+        "--job", "jobs", multiple=True, metavar="NAME", help="Only this job; repeat for more."
+    )
+
+
 def peers_option(what: str) -> Decorator:
     """--peer: only `what` with one of these hosts."""
     return click.option(

@@ -19,7 +19,7 @@ import click
 from harp import _tables
 from harp.cli import stat_peers
 from harp.cli.containers import containers_option
-from harp.cli.flow_options import peers_option, ports_option
+from harp.cli.flow_options import jobs_option, peers_option, ports_option
 from harp.observe import flow_sums, metrics, prometheus, statfile, trace
 from harp.observe.flow_filter import FlowFilter
 from harp.observe.message_times import in_ms, percentile_s
@@ -256,6 +256,7 @@ def _show_trace(
 @click.option(
     "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
 )
+@jobs_option()
 @peers_option("flows")
 @ports_option("flows")
 @click.option(
@@ -310,6 +311,7 @@ def stat(
     ranks: tuple[int, ...],
     ids: tuple[str, ...],
     devices: tuple[str, ...],
+    jobs: tuple[str, ...],
     peers: tuple[IPv4Network, ...],
     ports: tuple[int, ...],
     states: tuple[str, ...],
@@ -351,7 +353,9 @@ def stat(
 
     def processes() -> list[Process]:
         try:
-            found = statfile.chosen(statfile.scan(containers=containers), pids, ranks, ids, devices)
+            found = statfile.chosen(
+                statfile.scan(containers=containers), pids, ranks, ids, devices, jobs
+            )
         except LookupError as missing:
             raise click.ClickException(str(missing.args[0])) from missing
         return wanted.narrowed(found)

@@ -15,14 +15,14 @@ import click
 
 from harp.cli import top_peers
 from harp.cli.containers import containers_option
-from harp.cli.flow_options import peers_option
+from harp.cli.flow_options import jobs_option, peers_option
 from harp.observe import flow_sums, statfile
 from harp.observe.flow_filter import FlowFilter
 from harp.observe.message_times import for_json, in_ms
 from harp.observe.statfile import Process
 
 _HEADER = (
-    f"{'ID':<8} {'RANK':>5} {'PID':>8} {'USER':>6} {'COMMAND':<16} {'DEVICE':<20} "
+    f"{'ID':<8} {'RANK':>5} {'PID':>8} {'USER':>6} {'COMMAND':<16} {'DEVICE':<20} {'JOB':<12} "
     f"{'LINKS':>5} {'FLOWS':>5} {'OUT Gbit/s':>11} {'IN Gbit/s':>11} "
     f"{'MSG/s':>10} {'RETRANS/s':>10} {'DROPS/s':>8} {'STALLS/s':>8} "
     f"{'BUSY %':>7} "
@@ -66,6 +66,7 @@ class Rates:
 
     id: str
     process_id: str
+    job: str
     rank: Optional[int]
     host: str
     gpu: str
@@ -98,6 +99,7 @@ def rates(before: Process, now: Process, seconds: float) -> Rates:
     return Rates(
         id=now.id,
         process_id=now.process_id,
+        job=now.job,
         rank=now.rank,
         host=now.host,
         gpu=now.gpu,
@@ -123,7 +125,7 @@ def line(one: Rates) -> str:
     rank = "-" if one.rank is None else one.rank
     return (
         f"{one.id[:8]} {rank:>5} {one.pid:>8} {one.uid:>6} "
-        f"{one.command[:16]:<16} {one.device[:20]:<20} "
+        f"{one.command[:16]:<16} {one.device[:20]:<20} {one.job[:12] or '-':<12} "
         f"{one.links:>5} {one.flows:>5} {one.out_gbit:>11.3f} {one.in_gbit:>11.3f} "
         f"{one.messages:>10.0f} {one.retransmits:>10.1f} {one.drops:>8.1f} {one.stalls:>8.1f} "
         f"{one.busy:>7.1f} "
@@ -150,14 +152,17 @@ def _key(process: Process) -> tuple[str, int]:
 
 
 def chosen(
-    processes: Sequence[Process], peers: Sequence[IPv4Network], devices: Sequence[str]
+    processes: Sequence[Process],
+    peers: Sequence[IPv4Network],
+    devices: Sequence[str],
+    jobs: Sequence[str],
 ) -> set[tuple[str, int]]:
-    """The keys of the processes on one of these devices that have a flow with a peer in one of
-    these networks; all without a choice."""
+    """The keys of the processes of one of these jobs on one of these devices that have a flow with
+    a peer in one of these networks; all without a choice."""
     return {
         _key(process)
         for process in FlowFilter(peers=tuple(peers)).narrowed(processes)
-        if not devices or statfile.is_on(process, devices)
+        if (not devices or statfile.is_on(process, devices)) and (not jobs or process.job in jobs)
     }
 
 
@@ -175,6 +180,7 @@ def intervals(
     peers: Sequence[IPv4Network] = (),
     devices: Sequence[str] = (),
     containers: bool = False,
+    jobs: Sequence[str] = (),
 ) -> Iterator[Interval]:
     """Yields `count` intervals; 0: without end. A process appears from its second reading on."""
     before = {_key(process): process for process in statfile.scan(containers=containers)}
@@ -184,7 +190,7 @@ def intervals(
         time.sleep(seconds)
         now = {_key(process): process for process in statfile.scan(containers=containers)}
         passed, read_at = time.monotonic() - read_at, time.monotonic()
-        wanted = chosen(list(now.values()), peers, devices)
+        wanted = chosen(list(now.values()), peers, devices, jobs)
         pairs = [
             (before[key], process)
             for key, process in now.items()
@@ -216,6 +222,7 @@ def intervals(
     type=click.Choice(list(SORTS)),
     help="Order of the lines; rates begin with the largest [the oldest process first].",
 )
+@jobs_option()
 @peers_option("processes that have flows")
 @click.option(
     "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
@@ -232,6 +239,7 @@ def top(
     delay: float,
     count: int,
     sort: Optional[str],
+    jobs: tuple[str, ...],
     peers: tuple[IPv4Network, ...],
     devices: tuple[str, ...],
     by_peer: bool,
@@ -245,13 +253,14 @@ def top(
             "--sort orders processes; the lines of --by-peer have the order of the addresses"
         )
     try:
-        for found in intervals(delay, count, peers, devices, containers):
+        for found in intervals(delay, count, peers, devices, containers, jobs):
             if as_json:
                 click.echo(json.dumps(_document(found, peers, sort, by_peer)))
                 continue
             if sys.stdout.isatty():
                 click.clear()
-            for one in _lines(found, peers, devices, sort, by_peer, containers):
+            is_choice = bool(peers or devices or jobs)
+            for one in _lines(found, peers, is_choice, sort, by_peer, containers):
                 click.echo(one)
     except KeyboardInterrupt:
         pass
@@ -284,18 +293,18 @@ def _document(
 def _lines(
     interval: Interval,
     peers: Sequence[IPv4Network],
-    devices: Sequence[str],
+    is_choice: bool,
     sort: Optional[str],
     by_peer: bool,
     containers: bool,
 ) -> Iterator[str]:
-    """A view as text."""
+    """A view as text. is_choice: the user chose among the processes."""
     if by_peer:
         yield from top_peers.table(_peer_rates(interval, peers))
     else:
         yield from (_HEADER, *map(line, _process_rates(interval, sort)))
     if not interval.pairs:
-        chosen_by = "and such a peer or NIC " if peers or devices else ""
+        chosen_by = "and such a job, peer or NIC " if is_choice else ""
         yield statfile.nobody(
             f"{chosen_by}ran here for the whole interval", elsewhere=not containers
         )

@@ -439,10 +439,11 @@ def chosen(
     ranks: Sequence[int] = (),
     ids: Sequence[str] = (),
     devices: Sequence[str] = (),
+    jobs: Sequence[str] = (),
 ) -> list[Process]:
-    """The processes selected by pid, rank, prefix of an id, and device; all without a selection.
-    The prefix may be that of a process_id, too. A device is written as in the ztcp*.conf, or
-    without its scheme. Raises LookupError with the values that match no process."""
+    """The processes selected by pid, rank, prefix of an id, device, and name of the job; all
+    without a selection. The prefix may be that of a process_id, too. A device is written as in the
+    ztcp*.conf, or without its scheme. Raises LookupError with the values that match no process."""
 
     def known(process: Process) -> bool:
         return (
@@ -450,6 +451,7 @@ def chosen(
             and (not ranks or process.rank in ranks)
             and (not ids or named(process, ids))
             and (not devices or is_on(process, devices))
+            and (not jobs or process.job in jobs)
         )
 
     def named(process: Process, prefixes: Sequence[str]) -> bool:
@@ -461,6 +463,7 @@ def chosen(
         *(f"rank {rank}" for rank in ranks if rank not in {one.rank for one in found}),
         *(f"id {text}" for text in ids if not any(named(one, [text]) for one in found)),
         *(f"device {name}" for name in devices if not any(is_on(one, [name]) for one in found)),
+        *(f"job {name}" for name in jobs if name not in {one.job for one in found}),
     ]
     if missing:
         raise LookupError(

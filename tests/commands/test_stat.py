@@ -331,7 +331,7 @@ def test_missing_trace_is_named() -> None:
 
 
 def test_top_says_that_nothing_runs(harp: Any, folders: Path) -> None:
-    for args, said in ([], "HARP ran here"), (["--peer", "10.0.0.2"], "HARP and such a peer"):
+    for args, said in ([], "HARP ran here"), (["--peer", "10.0.0.2"], "HARP and such a job"):
         shown = harp("top", "-n", "1", "-d", "0.1", *args).stdout.splitlines()
         assert len(shown) == 2 and shown[1].startswith(f"no process with {said}")
 

@@ -118,7 +118,7 @@ def test_peers_are_chosen(files: list[_engine.StatFile], args: list[str], peers:
     assert [one["peer"] for one in shown["peers"]] == peers
     lines = CliRunner().invoke(top, command).stdout.splitlines()
     assert lines[0].startswith("PEER ") and len(lines) == 1 + max(1, len(peers))
-    assert peers or lines[1].startswith("no process with HARP and such a peer or NIC ran here")
+    assert peers or lines[1].startswith("no process with HARP and such a job, peer or NIC ran here")
 
 
 def test_order_of_processes_is_refused(folders: Path) -> None:

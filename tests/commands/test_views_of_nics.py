@@ -74,6 +74,13 @@ def test_views_name_each_nic(harp: Any, rails: Rails, links: tuple[Link, Link]) 
         assert f'device="{nic}"' in harp("stat", "--prometheus").stdout
     view = json.loads(harp("top", "-n", "1", "-d", "0.2", "--json").stdout)["processes"]
     assert [row["device"] for row in view] == NICS
+    assert re.search(r"nic1 +train +1 ", harp("top", "-n", "1", "-d", "0.2").stdout)
+    for name, count in (("train", 2), ("other", 0)):
+        shown = harp("top", "-n", "1", "-d", "0.2", "--json", "--job", name).stdout
+        assert len(json.loads(shown)["processes"]) == count
+    (sums,) = json.loads(harp("stat", "--json", "--by-peer", "--job", "train").stdout)["peers"][:1]
+    assert sums["flows"] == 1
+    assert "no process with job other" in harp("stat", "--job", "other", code=1).stderr
     lines = "\n".join(links[0].sender.lines())
     for device, nic in enumerate(NICS):
         assert f"device {device}: {nic}: " in lines
