@@ -93,6 +93,11 @@ class Check:
         self.close()
         return bool(self._rendezvous.step("", self._decide_end))
 
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank is the one that speaks for its host."""
+        return self._mine() is not None
+
     def close(self) -> None:
         """Closes the links. Call it before the program ends, also after an exception: the plugin
         writes to the memory of receives until then. May be called again."""

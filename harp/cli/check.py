@@ -158,6 +158,10 @@ def check(**options: Any) -> None:
         progress.end()
         if rendezvous.leads:
             _report(done, options["json_file"], options["html_file"])
+        elif not good and done.speaks:
+            click.echo(
+                f"harp check: faults: see the report of rank 0 at {rendezvous.where}", err=True
+            )
     except RendezvousError as failure:
         progress.end()
         for line in facts.troubles():

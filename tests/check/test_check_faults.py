@@ -55,6 +55,8 @@ def test_disabled_host_is_named(crowd: Crowd) -> None:
     crowd.args = QUICK
     result = crowd.run()
     check_blames(result, host, "HARP", "HARP is disabled", f"harp enable {folder}")
+    pointed = ["harp check: faults: see the report of rank 0 at " in said for said in result.said]
+    assert pointed == [rank in (2, 4, 6) for rank in range(8)]  # the first of each other host
 
 
 @FULL
