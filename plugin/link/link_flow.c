@@ -123,7 +123,8 @@ static void lost(struct net_link *link, const struct link_flow *flow, int error)
   const char *remedy =
       error == -ECONNREFUSED
           ? "no process listens on the peer's port: did the peer's process end? If it runs, its "
-            "`peers` may not contain this host's address"
+            "`peers` may not contain this host's address, or a firewall there rejects this port (nft "
+            "list ruleset)"
       : error == -EHOSTUNREACH
           ? "the peer's host does not answer ARP: are both NICs in one network?"
           : "the peer aborted it, or its process ended: see that host's log";

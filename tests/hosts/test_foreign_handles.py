@@ -178,6 +178,7 @@ def test_connect_to_ended_process_fails(rank: Rank, peer: Rank) -> None:
     assert code == REMOTE_ERROR
     assert f"the link to {peer.site.address}:" in warning
     assert "no process listens on the peer's port" in warning
+    assert "a firewall there rejects this port (nft list ruleset)" in warning
 
 
 def moved(peer: Rank, address: str, port: int) -> str:
