@@ -117,6 +117,21 @@ def _is_mapped(device: pci.PciDevice) -> bool:
     return device.driver == nics.VFIO and nics.has_iommu(device)
 
 
+def _too_many(about: str, configured: int, free: int, remedy: str) -> Finding:
+    return fault(
+        about, f"hugepages = {configured} is more than the {free} MiB that are free; {remedy}"
+    )
+
+
+def _software(about: str, values: Values, in_use: bool) -> Iterator[Finding]:
+    """A software device needs no NIC, and ordinary pages do, unless the file asks for others."""
+    configured, free = int(values["hugepages"][0] or 0), _free_mib()
+    if configured > free and not in_use:
+        yield _too_many(about, configured, free, "set sysctl vm.nr_hugepages, or lower it")
+    else:
+        yield ok(about, f"device = {values['device'][0]}")
+
+
 def _memory(about: str, device: pci.PciDevice, values: Values) -> Iterator[Finding]:
     configured = int(values["hugepages"][0] or 0)
     needed, free = configured or pages.least_mib(int(values["instances"][0] or 1)), _free_mib()
@@ -124,9 +139,7 @@ def _memory(about: str, device: pci.PciDevice, values: Values) -> Iterator[Findi
     if free >= needed:
         yield ok(about, f"{free} MiB of hugepages are free")
     elif configured:
-        yield fault(
-            about, f"hugepages = {configured} is more than the {free} MiB that are free; {remedy}"
-        )
+        yield _too_many(about, configured, free, remedy)
     elif not _is_mapped(device):
         yield fault(
             about,
@@ -206,13 +219,13 @@ def _build(about: str, place: str) -> Iterator[Finding]:
         )
 
 
-def check(about: str, values: Values) -> Iterator[Finding]:
-    """The findings for a dpdk device; `about` is its file's name. Raises HostError, StepError or
-    OSError."""
+def check(about: str, values: Values, in_use: bool = False) -> Iterator[Finding]:
+    """The findings for a dpdk device; `about` is its file's name. `in_use`: a process has claimed
+    the file, and has its memory. Raises HostError, StepError or OSError."""
     place = place_of(values["device"][0])
     yield from _build(about, place)
     if nics.is_software(place):
-        yield ok(about, f"device = {values['device'][0]}")
+        yield from _software(about, values, in_use)
         return
     yield from _address(about, values)
     device = pci.device(place)

@@ -59,6 +59,8 @@ def test_correct_nic_has_no_fault(findings: Findings) -> None:
     ]  # fmt: skip
     assert findings("00:06.0") == found
     assert findings("virtio_user0,path=/run/x")["ok"] == ["device = dpdk:virtio_user0,path=/run/x"]
+    few = findings("virtio_user0,path=/run/x", "hugepages = 512")
+    assert not few["ok"] and "hugepages = 512 is more than the 256 MiB that are" in few["fault"][0]
 
 
 def rebind(host: FakeHost, driver: str) -> None:
