@@ -48,10 +48,11 @@ def _check_interface(
 ) -> Iterator[Finding]:
     device = host.interface(name)
     if device is None:
+        usable = ", ".join(one.name for one in host.candidates()) or "none"
         yield fault(
             about,
             f"no interface {name} in this network namespace (a pod needs hostNetwork or its own "
-            "interface)",
+            f"interface); usable: {usable}; correct device in {conf_dir() / about}",
         )
         return
     if not device.ethernet:
@@ -169,7 +170,7 @@ def _check_file(path: Path) -> Iterator[Finding]:
         if scheme == "xdp":
             yield from doctor_xdp.check(about, file.values, bool(holders), agent is not None)
     elif scheme == "dpdk":
-        yield from doctor_dpdk.check(about, file.values)
+        yield from doctor_dpdk.check(about, file.values, bool(holders))
     elif not agent:
         yield ok(about, f"device = {device}")
     yield from _check_cores(about, file.values)
@@ -185,8 +186,22 @@ def configuration() -> Iterator[Finding]:
         yield fault("configuration", f"no folder {folder}; run harp setup, or set HARP_CONF_DIR")
     elif not files:
         yield fault("configuration", f"no ztcp*.conf in {folder}; run harp setup")
+    first: dict[tuple[str, str], Path] = {}
     for path in files:
         yield from _check_file(path)
+        yield from _check_repeated(path, first)
+
+
+def _check_repeated(path: Path, first: dict[tuple[str, str], Path]) -> Iterator[Finding]:
+    """first: the first file of each NIC and address so far."""
+    file = env.read(path)
+    if file.error:
+        return
+    key = (place_of(file.values["device"][0]), file.values["address"][0])
+    if first.setdefault(key, path) != path:
+        yield note(
+            path.name, f"repeats the NIC and address of {first[key].name}; remove one of them"
+        )
 
 
 def devices() -> Iterator[Finding]:

@@ -264,9 +264,9 @@ def _file_of(request: Request, alone: bool, files: list[Existing]) -> Optional[E
     if "address" in request.settings:
         return None
     listed = ", ".join(f"{file.path.name} ({file.address})" for file in files)
-    raise WrongUsage(
-        f"{len(files)} files configure {request.place}: {listed}; choose one with --address"
-    )
+    told_apart = len({file.address for file in files}) == len(files)
+    remedy = "choose one with --address" if told_apart else "remove those that repeat an address"
+    raise WrongUsage(f"{len(files)} files configure {request.place}: {listed}; {remedy}")
 
 
 def _assigned(requests: list[Request], files: list[Existing]) -> list[Optional[Existing]]:

@@ -71,7 +71,7 @@ def test_correct_host_has_no_fault(findings: Findings) -> None:
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("device = packet:eth5", "no interface eth5"),
+        ("device = packet:eth5", "interface); usable: eth0; correct device in /"),
         ("device = packet:lo", "lo is not an Ethernet interface"),
         ("device = packet:eth0\nmtu = 9000", "mtu = 9000 is more than eth0's 1500"),
         ("device = packet:eth0\naddress = 10.77.0.1/24", "10.77.0.1 is one of the kernel's"),
@@ -293,3 +293,10 @@ def test_missing_plugin_is_a_fault(folders: Path, findings: Findings) -> None:
     build.mkdir(parents=True)
     shutil.copy(_tables.__file__, build)
     assert has(findings(HARP_BUILD_DIR=str(build.parent))["fault"], "build it with")
+
+
+def test_file_that_repeats_another_is_noted(findings: Findings, conf: Path) -> None:
+    conf.with_name("ztcp1.conf").write_text("device = packet:eth0\naddress = 10.77.0.105/24\n")
+    conf.with_name("ztcp2.conf").write_text("device = fault:drop=0|packet:eth0\n")
+    notes = [text for text in findings()["note"] if "repeats" in text]
+    assert notes == ["ztcp2.conf: repeats the NIC and address of ztcp0.conf; remove one of them"]

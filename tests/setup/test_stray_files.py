@@ -80,3 +80,11 @@ def test_run_folder_of_one_user_is_opened_to_all(host: Host) -> None:
     for mode in (0o2775, 0o777):  # somebody has chosen these writers
         host.run_dir.chmod(mode)
         assert "chmod" not in host.harp("setup", "plan").stdout
+
+
+def test_files_that_repeat_an_address_are_named(host: Host) -> None:
+    host.conf.mkdir(parents=True)
+    for number in range(2):
+        (host.conf / f"ztcp{number}.conf").write_text("device = packet:eth0\naddress = kernel\n")
+    error = host.harp("setup", "apply", "--device", "packet:eth0", code=2).stderr
+    assert "ztcp1.conf (kernel); remove those that repeat an address" in error
