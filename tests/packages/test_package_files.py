@@ -143,3 +143,23 @@ def test_release_of_package_is_that_of_wheel() -> None:
             ["bash", "-c", f"basename() {{ echo harp_nccl-{name}-cp39-abi3-x.whl; }}; {script}"],
             capture_output=True, text=True, check=True)  # fmt: skip
         assert said.stdout.strip() == wanted
+
+
+def test_missing_tools_are_named_before_the_build(tmp_path: Path) -> None:
+    """The build takes minutes. All of them come in one message."""
+    shutil.copytree(PACKAGES, tmp_path / "tools/packages")
+    shutil.copy(ROOT / "tools/package", tmp_path / "tools/package")
+    prepare = tmp_path / "tools/prepare"
+    prepare.write_text("#!/bin/sh\ntouch prepared\nexit 1\n")
+    prepare.chmod(0o755)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "sh", "dirname", "touch", "fakeroot"):
+        (programs / name).symlink_to(shutil.which(name) or "/bin/true")
+    done = subprocess.run(
+        [tmp_path / "tools/package", "deb"],
+        env={"PATH": str(programs)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and not (tmp_path / "prepared").exists()
+    assert "apt-get install debhelper dh-python dpkg-dev lintian" in done.stderr
