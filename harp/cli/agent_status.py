@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from harp.agent import metrics
-from harp.agent.query import AgentRefused, ask
+from harp.agent.query import AgentRefused, ask, socket_path
 
 
 def _lines(state: dict[str, Any], path: Path) -> Iterator[str]:
@@ -43,6 +43,8 @@ def status(context: click.Context, wants_json: bool, wants_prometheus: bool) -> 
     """Show what the agent has granted to which process, and what it has counted."""
     assert context.parent
     path: Path = context.parent.params["socket_path"]
+    if context.parent.get_parameter_source("socket_path") == click.core.ParameterSource.DEFAULT:
+        path = socket_path()  # the agent of a job's environment
     if wants_json and wants_prometheus:
         raise click.UsageError("--json and --prometheus: give one")
     try:

@@ -135,6 +135,19 @@ def test_status_without_agent_has_remedy(
     assert str(agent.socket) in said and "is harp agent running on this node?" in said
 
 
+def test_status_asks_the_agent_of_the_environment(
+    lab: Lab, start_agent: Callable[..., AgentProcess]
+) -> None:
+    """--socket goes before HARP_AGENT."""
+    host, agent = lab.hosts[0], start_agent(lab.hosts[0])
+    args = [sys.executable, "-m", "harp", "agent"]
+    done = host.run([*args, "status"], {"HARP_AGENT": str(agent.socket)}, timeout=30)
+    assert f"agent pid {agent.process.pid}, protocol 1, {agent.socket}" in done.stdout
+    args += ["--socket", str(agent.socket), "status"]
+    again = host.run(args, {"HARP_AGENT": "/nowhere"}, timeout=30).stdout
+    assert again.startswith(done.stdout.splitlines()[0])
+
+
 # -- the folder of the socket
 
 
