@@ -87,6 +87,7 @@ cdef extern from "harp/engine/variables.h":
     void harp_variables_unknown(
         char **environment,
         void (*tell)(const char *name, const char *nearest, void *user) noexcept, void *user)
+    const char *harp_variables_nearest_key(const char *name, size_t length)
 
 
 cdef extern from "unistd.h":
@@ -233,6 +234,13 @@ def unknown_variables():
     found = []
     harp_variables_unknown(environ, _remember, <void *>found)
     return sorted(found)
+
+
+def nearest_key(str name):
+    """The key of ztcp*.conf that is most similar to a name, "" for none."""
+    raw = name.encode(errors="replace")
+    cdef const char *found = harp_variables_nearest_key(raw, len(raw))
+    return "" if found is NULL else _text(found)
 
 
 def check_key_file(path):

@@ -12,6 +12,7 @@
 #include "dpdk_glue/local_ports.h"
 #include "harp/engine/config.h"
 #include "harp/engine/config_values.h"
+#include "harp/engine/variables.h"
 
 enum {
   QUOTED_MAX = 64, /* bytes of an invalid value that an error line quotes */
@@ -112,8 +113,14 @@ static int unknown_key(const char *where, struct span name, char *error)
     used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
                              harp_config_key_info[i].name);
   }
-  return harp_config_fail(error, -EINVAL, "%sunknown key '%s'; the keys are %s", where,
-                          quote(name, quoted), list);
+  quote(name, quoted);
+  const char *meant = harp_variables_nearest_key(name.start, name.length);
+  if (meant) {
+    return harp_config_fail(error, -EINVAL, "%sunknown key '%s' (do you mean %s?); the keys are %s",
+                            where, quoted, meant, list);
+  }
+  return harp_config_fail(error, -EINVAL, "%sunknown key '%s'; the keys are %s", where, quoted,
+                          list);
 }
 
 static int bad_value(const char *where, int key, struct span value, char *error)

@@ -86,23 +86,44 @@ static size_t difference(const char *a, const char *b)
   return row[width];
 }
 
-/* The known name with the smallest distance; NULL if no distance is small enough. The limit is
- * one plus a third of the letters after HARP_, and at most LIKE_MAX. */
-static const char *nearest(const char *name, char out[NAME_SIZE])
+/* The first number of an entry among the first count ones that has the smallest distance to a name;
+ * -1 if no distance is small enough. The limit is one plus a third of the letters after HARP_, and
+ * at most LIKE_MAX. all: also silent ones. */
+static int most_similar(const char *name, int count, bool all)
 {
   char spelt[NAME_SIZE];
   size_t length = strlen(name) - (sizeof(prefix) - 1);
   size_t best = least(LIKE_MAX, 1 + length / 3) + 1;
-  bool found = false;
-  for (int i = 0; i < KNOWN; i++) {
-    size_t away = known[i].silent ? best : difference(name, spell(&known[i], spelt));
+  int found = -1;
+  for (int i = 0; i < count; i++) {
+    size_t away = known[i].silent && !all ? best : difference(name, spell(&known[i], spelt));
     if (away < best) {
       best = away;
-      found = true;
-      memcpy(out, spelt, sizeof(spelt));
+      found = i;
     }
   }
-  return found ? out : NULL;
+  return found;
+}
+
+/* The known name that is most similar; NULL if none is similar. */
+static const char *nearest(const char *name, char out[NAME_SIZE])
+{
+  int found = most_similar(name, KNOWN, false);
+  return found < 0 ? NULL : spell(&known[found], out);
+}
+
+const char *harp_variables_nearest_key(const char *name, size_t length)
+{
+  char spelt[NAME_SIZE];
+  size_t before = sizeof(prefix) - 1;
+  if (length >= NAME_SIZE - before || memchr(name, '\0', length)) {
+    return NULL;
+  }
+  memcpy(spelt, prefix, before);
+  memcpy(spelt + before, name, length);
+  spelt[before + length] = '\0';
+  int found = most_similar(spelt, HARP_CONFIG_KEYS, true); /* the keys come first in known */
+  return found < 0 ? NULL : known[found].name + before;
 }
 
 /* The name of an entry NAME=VALUE, fit for a log line. */

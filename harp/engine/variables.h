@@ -7,6 +7,8 @@
 #ifndef HARP_ENGINE_VARIABLES_H
 #define HARP_ENGINE_VARIABLES_H
 
+#include <stddef.h>
+
 enum harp_variable {
 #define HARP_VARIABLE(name, doc) HARP_VARIABLE_##name,
 #define HARP_TOOL_VARIABLE(name)
@@ -31,5 +33,8 @@ typedef void (*harp_variable_tell)(const char *name, const char *nearest, void *
 /* Calls tell for each unknown variable that begins with HARP_. environment: as environ, entries
  * NAME=VALUE and NULL at the end. */
 void harp_variables_unknown(char *const *environment, harp_variable_tell tell, void *user);
+
+/* The key of ztcp*.conf that is most similar to a name of length bytes; NULL if none is similar. */
+const char *harp_variables_nearest_key(const char *name, size_t length);
 
 #endif

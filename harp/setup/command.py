@@ -428,8 +428,9 @@ def status_command(as_json: bool) -> None:
 
 
 @setup.command("undo")
+@click.option("--yes", is_flag=True, help="Changes nothing: undo never asks.")
 @_as_json
-def undo_command(as_json: bool) -> None:
+def undo_command(yes: bool, as_json: bool) -> None:
     """Undo everything that set-up has changed here."""
     said = []
     try:

@@ -69,7 +69,9 @@ def updated(text: str, settings: dict[str, str]) -> str:
 
 def _check_values(request: Request) -> None:
     for key in set(request.settings) - {key["name"] for key in _tables.keys()}:
-        raise WrongUsage(f"unknown key {key!r}; harp env --defaults lists them")
+        meant = _tables.nearest_key(key)
+        question = f" (do you mean {meant}?)" if meant else ""
+        raise WrongUsage(f"unknown key {key!r}{question}; harp env --defaults lists them")
     try:
         _tables.parse(updated("", request.settings).encode(), "")
     except _tables.ConfigError as wrong:

@@ -164,6 +164,13 @@ def test_invalid_value_names_file_line_key_and_allowed_values(line: str, allowed
             PACKET + b"colour = blue",
             "ztcp3.conf:2: unknown key 'colour'; the keys are device, address",
         ),
+        (
+            PACKET + b"flow = 2",
+            "unknown key 'flow' (do you mean flows?); the keys are device,",
+        ),
+        (PACKET + b"Adress = kernel", "unknown key 'Adress' (do you mean address?); the keys"),
+        (PACKET + b"fl\x00w = 2", "unknown key 'fl?w'; the keys are"),
+        (PACKET + b"x" * 70 + b" = 2", "...'; the keys are device"),
         (PACKET + b"\nmtu", "ztcp3.conf:3: 'mtu' is not of the form key = value"),
         (PACKET + b"mtu = 1500\nmtu = 1500", "ztcp3.conf:3: mtu is given twice, first in line 2"),
         (PACKET + b"instances = 2\ncores = 1", "cores lists 1 CPUs for instances = 2"),

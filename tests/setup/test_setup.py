@@ -43,7 +43,7 @@ def test_kernel_address_writes_only_a_file(host: Host) -> None:
     ]
     assert host.run_dir.stat().st_mode & 0o7777 == 0o1777
     assert host.state()["routes"] == before["routes"]
-    host.harp("setup", "undo")
+    host.harp("setup", "undo", "--yes")
     assert host.state() == before
 
 
@@ -191,7 +191,8 @@ def test_invalid_requests_are_refused(args: tuple[str, ...], said: str, host: Ho
         (("wire:/x", "--address", "10.0.0.1/24"), "set-up handles packet:IFACE"),
         (("packet:eth0", "--set", "mtu=9"), "Error: mtu = '9' is not allowed; expected a whole"),
         (("packet:eth0", "--set", "colour=blue"), "unknown key 'colour'"),
-        (("packet:eth0", "--set", "colour="), "unknown key 'colour'"),
+        (("packet:eth0", "--set", "colour="), "unknown key 'colour'; harp env"),
+        (("packet:eth0", "--set", "flow=1"), "unknown key 'flow' (do you mean flows?); harp env"),
         (("packet:eth0", "--device", "packet:eth0"), "named twice"),
         (
             ("dpdk:virtio_user0", "--address", "kernel"),
