@@ -244,6 +244,20 @@ def test_clean_removes_only_dead_labs() -> None:
     assert not left_behind(living_id)
 
 
+def test_clean_removes_the_folder_of_a_killed_lab() -> None:
+    tool = os.path.join(os.path.dirname(__file__), "../../tools/lab")
+    command = [tool, "up", "--", "sh", "-c", "echo folder $HARP_RUN_DIR; sleep 60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        line = next(line for line in process.stdout if line.startswith("folder "))
+        process.kill()
+        process.wait(60)
+        folder = Path(line.split()[1]).parents[1]
+        assert folder.is_dir() and folder.name.startswith(labs.FOLDER_PREFIX)
+        labs.clean()  # also ends the command, which has the pipe
+    assert not folder.exists()
+
+
 def test_await_links_waits_for_both_carriers(lab: Lab) -> None:
     near, far = lab.hosts
     lab.await_links()

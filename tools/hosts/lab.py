@@ -21,6 +21,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import threading
@@ -34,6 +35,7 @@ from tools.hosts.relay import Relay, RelaySpec
 
 LOCKS = Path("/run/harp-lab")
 PREFIX = "harp-"
+FOLDER_PREFIX = "harp-lab-"
 INTERFACE = "eth0"
 OFFLOADS = ("tso", "gso", "gro", "tx", "rx")
 LINK_S = 20.0  # seconds for the kernels to notice a carrier, on a busy machine
@@ -308,6 +310,11 @@ class Lab:
     ) -> None:
         self.close()
 
+    def own_folder(self, folder: Path) -> None:
+        """Lets clean() remove a folder, too. Its name begins with FOLDER_PREFIX."""
+        assert self._lock is not None and folder.name.startswith(FOLDER_PREFIX)
+        _describe(self._lock, folder=str(folder))
+
     def close(self) -> None:
         """Ends every program in the hosts and removes the hosts. May be called again."""
         if self._lock is None:
@@ -485,8 +492,22 @@ def _lock(lab_id: str) -> int:
         if os.fstat(fd).st_nlink:
             break
         os.close(fd)  # another process's clean() has removed the file: make it again
-    os.write(fd, json.dumps({"pid": os.getpid(), "started": time.time()}).encode())
+    _describe(fd)
     return fd
+
+
+def _describe(fd: int, **more: str) -> None:
+    """Writes what a lab's file says of its owner."""
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, json.dumps({"pid": os.getpid(), "started": time.time(), **more}).encode(), 0)
+
+
+def _folder(fd: int) -> Optional[Path]:
+    """The folder that a lab's file names, if it is one of own_folder."""
+    with contextlib.suppress(ValueError, KeyError):
+        folder = Path(json.loads(os.pread(fd, 65536, 0))["folder"])
+        return folder if folder.name.startswith(FOLDER_PREFIX) else None
+    return None
 
 
 def _locked_by_nobody(path: Path) -> Optional[int]:
@@ -524,13 +545,17 @@ def _remove(lab_id: str) -> List[str]:
 
 
 def clean() -> List[str]:
-    """Removes the labs of dead owners. Returns the names of the removed namespaces."""
+    """Removes the labs of dead owners and their folders. Returns the names of the removed
+    namespaces."""
     gone: List[str] = []
     for path in sorted(LOCKS.iterdir()) if LOCKS.is_dir() else []:
         fd = _locked_by_nobody(path)
         if fd is None:
             continue
         gone += _remove(path.name)
+        folder = _folder(fd)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
         path.unlink(missing_ok=True)
         os.close(fd)
     return gone

@@ -88,9 +88,10 @@ def up(
     try:
         spec = None if relay is None else RelaySpec.parse(relay)
         with (
-            tempfile.TemporaryDirectory(prefix="harp-lab-") as name,
+            tempfile.TemporaryDirectory(prefix=labs.FOLDER_PREFIX) as name,
             labs.Lab(hosts, wire, spec, threaded) as lab,
         ):
+            lab.own_folder(Path(name))
             _write_harp(Path(name))
             for host in lab.hosts:
                 _write_program(Path(name), host)
@@ -136,7 +137,7 @@ def list_labs() -> None:
 
 @main.command()
 def clean() -> None:
-    """Remove the hosts of dead owners."""
+    """Remove the hosts and folders of dead owners."""
     try:
         removed = labs.clean()
     except labs.LabError as error:
