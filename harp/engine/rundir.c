@@ -24,7 +24,10 @@ enum {
   TRACES_KEPT = 32,
   NEW_FILE_SECONDS = 60, /* a younger .new file may not be locked yet */
   ID_LENGTH = 16,
+  ENTRIES_MOST = 8192, /* of a folder that other users fill: those that HARP looks at */
 };
+
+static const char shared_memory[] = "/dev/shm";
 
 const char *harp_rundir_configured(void)
 {
@@ -33,20 +36,60 @@ const char *harp_rundir_configured(void)
   return folder && *folder ? folder : HARP_RUN_DIR_DEFAULT;
 }
 
-int harp_rundir_fallback(char *out, size_t size)
+/* Whether a folder belongs to this user: 0, or a negative errno. Every user may write to /dev/shm,
+ * so another user may have created a link or a folder with this name. */
+static int check_owner(const char *folder)
 {
   struct stat status;
 
-  snprintf(out, size, "/dev/shm/harp-%u", (unsigned)geteuid());
-  if (mkdir(out, 0755) < 0 && errno != EEXIST) {
-    return -errno;
-  }
-  /* Every user may write to /dev/shm, so another user may have created a link or a folder with this
-   * name. */
-  if (lstat(out, &status) < 0) {
+  if (lstat(folder, &status) < 0) {
     return -errno;
   }
   return S_ISDIR(status.st_mode) && status.st_uid == geteuid() ? 0 : -EPERM;
+}
+
+/* Finds a folder that a process of this user has made with a random name, or makes one. */
+static int random_fallback(char *out, size_t size)
+{
+  DIR *entries = opendir(shared_memory);
+  struct dirent *entry;
+  char start[32];
+  uint64_t id;
+
+  snprintf(start, sizeof(start), "harp-%u-", (unsigned)geteuid());
+  for (int i = 0; entries && i < ENTRIES_MOST && (entry = readdir(entries)); i++) {
+    const char *digits = entry->d_name + strlen(start);
+
+    if (strncmp(entry->d_name, start, strlen(start)) != 0 || strlen(digits) != ID_LENGTH ||
+        strspn(digits, "0123456789abcdef") != ID_LENGTH) {
+      continue;
+    }
+    snprintf(out, size, "%s/%s%.*s", shared_memory, start, ID_LENGTH, digits);
+    if (check_owner(out) == 0) {
+      closedir(entries);
+      return 0;
+    }
+  }
+  if (entries) {
+    closedir(entries);
+  }
+  if (getrandom(&id, sizeof(id), 0) != sizeof(id)) {
+    return -EIO;
+  }
+  snprintf(out, size, "%s/%s%016llx", shared_memory, start, (unsigned long long)id);
+  return mkdir(out, 0755) < 0 ? -errno : 0;
+}
+
+int harp_rundir_fallback(char *out, size_t size)
+{
+  int rc;
+
+  snprintf(out, size, "%s/harp-%u", shared_memory, (unsigned)geteuid());
+  if (mkdir(out, 0755) < 0 && errno != EEXIST) {
+    return -errno;
+  }
+  rc = check_owner(out);
+  return rc == -EPERM ? random_fallback(out, size) : rc;
 }
 
 static int reserve(int fd, size_t size)
@@ -74,7 +117,8 @@ int harp_rundir_create(const char *configured, size_t size, char path[HARP_RUN_P
       HARP_RUN_PATH_SIZE - 8) {
     return -ENAMETOOLONG;
   }
-  fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
+  /* Nobody else may open the file before it is locked: another user could lock it first. */
+  fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) {
     return -errno;
   }
@@ -84,6 +128,7 @@ int harp_rundir_create(const char *configured, size_t size, char path[HARP_RUN_P
     close(fd);
     return rc;
   }
+  fchmod(fd, 0644); /* if it fails, root and this user still read the file */
   return fd;
 }
 

@@ -39,7 +39,8 @@ _FLOW = struct.Struct("=IIIHBB4s4sHH11IQQQ4I")
 _TIMES = struct.Struct("=Q8x24I")  # follows a flow of newer files
 _NAME = re.compile(r"[0-9a-f]{16}\.stat")
 _COUNTER_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_FALLBACK = re.compile(r"harp-(0|[1-9][0-9]{0,9})")
+_FALLBACK = re.compile(r"harp-(0|[1-9][0-9]{0,9})(-[0-9a-f]{16})?")
+_FALLBACKS_MOST = 8  # of a user; a job uses one
 _SIZE_MOST = 8 << 20  # bytes of a file; 8 instances and 512 flows take less than 1 MiB
 FILES_MOST = 256  # files of a user: 16 ranks of a host with 16 NICs each
 BYTES_MOST = 128 << 20  # of a user's files that a scan reads: 400 quiet files of HARP's
@@ -410,8 +411,9 @@ def read(path: Path, name: str = "", budget: Optional[Budget] = None) -> Process
 
 
 def _fallbacks() -> Iterator[Path]:
-    """The harp-UID folders that belong to that user. Other users could make folders of the same
-    name pattern."""
+    """The harp-UID and harp-UID-RANDOM folders that belong to that user. Other users could make
+    folders of the same name pattern."""
+    left: defaultdict[int, int] = defaultdict(lambda: _FALLBACKS_MOST)
     try:
         entries = sorted(os.scandir(SHARED_MEMORY), key=lambda entry: entry.name)
     except OSError:
@@ -423,7 +425,9 @@ def _fallbacks() -> Iterator[Path]:
         except OSError:
             continue
         if named and stat.S_ISDIR(status.st_mode) and status.st_uid == int(named[1]):
-            yield Path(entry.path)
+            left[status.st_uid] -= 1
+            if left[status.st_uid] >= 0:
+                yield Path(entry.path)
 
 
 def is_on(process: Process, devices: Sequence[str]) -> bool:

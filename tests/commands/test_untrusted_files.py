@@ -175,9 +175,11 @@ def test_fallback_folder_belongs_to_its_user(
 ) -> None:
     """Any user may make files in /dev/shm, but cannot own a folder as another user."""
     shm = folders / "shm"
-    names = ["harp-" + "7" * 9, f"harp-{os.geteuid()}", "harp-0\x1b[2J", "harp-1x"]
+    mine = f"harp-{os.geteuid()}"
+    random = [f"{mine}-{number:016x}" for number in range(9)]
+    names = ["harp-" + "7" * 9, mine, "harp-0\x1b[2J", "harp-1x", f"{mine}-0", *random]
     for name in names:
         (shm / name).mkdir(parents=True)
     (shm / "harp-1").symlink_to(folders)
     monkeypatch.setattr(statfile, "SHARED_MEMORY", shm)
-    assert statfile.folders()[1:] == [shm / f"harp-{os.geteuid()}"]
+    assert statfile.folders()[1:] == [shm / mine, *(shm / name for name in random[:7])]

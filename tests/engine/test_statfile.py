@@ -5,6 +5,7 @@ nothing can be written."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import stat
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from harp import _tables
+from harp import _tables, paths
 from harp.cli.exporter import Collector
 from harp.cli.top import intervals
 from harp.observe import statfile
@@ -297,11 +298,6 @@ print(repr(file.path), _engine.drain())
     [
         ("mount -t tmpfs -o size=4k none /dev/shm", "No space left on device"),
         ("mount -t tmpfs -o ro none /dev/shm", "Read-only file system"),
-        (
-            "mount -t tmpfs none /dev/shm; mkdir -p /dev/shm/harp-$(id -u); "
-            "chown 12345 /dev/shm/harp-$(id -u)",
-            "Operation not permitted",
-        ),
     ],
 )
 def test_unwritable_statistics_do_not_stop_job(mount: str, said: str) -> None:
@@ -316,6 +312,57 @@ def test_unwritable_statistics_do_not_stop_job(mount: str, said: str) -> None:
     assert done.stdout.startswith("''")
     assert done.stdout.count("WARN") == 1
     assert said in done.stdout and "/dev/shm/harp-" in done.stdout
+
+
+TAKEN = """
+import os
+from harp.observe import statfile
+from harp.testing import _engine
+names = [f"harp-{os.geteuid()}", f"harp-{os.geteuid()}-{'0' * 16}"]
+for name in names:
+    os.mkdir(f"/dev/shm/{name}")
+    os.chown(f"/dev/shm/{name}", 12345, -1)
+files = [_engine.StatFile(), _engine.StatFile()]
+assert sorted(one.path for one in statfile.scan()) == sorted(file.path for file in files)
+(folder,) = {os.path.dirname(file.path) for file in files}
+print(folder, set(os.listdir("/dev/shm")) - set(names))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives folders away: needs root")
+def test_another_users_folder_in_place_of_the_fallback_hides_no_process() -> None:
+    script = f'mount -t tmpfs -o size=8m none /dev/shm && exec "{sys.executable}" -c "$0"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, TAKEN],
+        env={**os.environ, "HARP_RUN_DIR": "/proc"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"/dev/shm/(harp-0-[0-9a-f]{16}) \{'\1'\}\n", done.stdout)
+
+
+LOCKED_FIRST = """
+import os
+from harp.testing import _engine
+os.umask(0o022)
+file = _engine.StatFile()
+print(os.path.dirname(file.path), oct(os.stat(file.path).st_mode))
+"""
+
+
+def test_no_other_user_locks_the_file_first(run_dir: Path) -> None:
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    library = paths.build_dir() / "tests/engine/liblock_first.so"
+    done = subprocess.run(
+        [sys.executable, "-c", LOCKED_FIRST],
+        env={**os.environ, "LD_PRELOAD": f"{preloaded}:{library}"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.stdout, done.stderr) == (f"{run_dir} 0o100644\n", "")
 
 
 WITHOUT_PATH = """
