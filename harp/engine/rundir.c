@@ -232,13 +232,15 @@ struct trace_file {
   time_t written;
 };
 
-/* Adds a trace to the newest ones. Removes the file of the trace that drops out of them. */
+/* Adds a trace of this user to the newest ones. Removes the file of the trace that drops out of
+ * them. Traces of other users do not count: such users could make any number, with any time. */
 static void keep_newest(int folder, struct trace_file kept[TRACES_KEPT], const char *name)
 {
   struct trace_file candidate = {.written = 0};
   struct stat status;
 
-  if (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(status.st_mode)) {
+  if (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(status.st_mode) ||
+      status.st_uid != geteuid()) {
     return;
   }
   candidate.written = status.st_mtime;

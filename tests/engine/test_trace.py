@@ -189,6 +189,18 @@ def test_newest_32_traces_are_kept(run_dir: Path) -> None:
     ]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away: needs root")
+def test_traces_of_another_user_push_none_out(run_dir: Path) -> None:
+    mine, others = ([f"{first}{number:015x}.trace" for number in range(40)] for first in "ab")
+    for number, name in enumerate(mine + others):
+        (run_dir / name).write_text("")
+        os.utime(run_dir / name, (number * 1000, number * 1000))
+        if name in others:
+            os.chown(run_dir / name, 12345, -1)
+    _engine.StatFile().close()
+    assert sorted(path.name for path in run_dir.glob("*.trace")) == mine[8:] + others
+
+
 def test_damaged_traces_are_refused(run_dir: Path) -> None:
     path = Path(
         in_a_process("""
