@@ -257,6 +257,16 @@ static void keep_newest(int folder, struct trace_file kept[TRACES_KEPT], const c
   }
 }
 
+/* Whether this user removes the entry: its own ones, and root all. The run folder's mode protects
+ * those of other users. They may be many, so they are not opened. */
+static bool may_remove(int folder, const char *name)
+{
+  struct stat status;
+
+  return geteuid() == 0 ||
+         (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) == 0 && status.st_uid == geteuid());
+}
+
 void harp_rundir_sweep(const char *folder)
 {
   struct trace_file kept[TRACES_KEPT] = {{{0}, 0}};
@@ -266,7 +276,10 @@ void harp_rundir_sweep(const char *folder)
   if (!entries) {
     return;
   }
-  while ((entry = readdir(entries))) {
+  for (int i = 0; i < ENTRIES_MOST && (entry = readdir(entries)); i++) {
+    if (!may_remove(dirfd(entries), entry->d_name)) {
+      continue;
+    }
     if (is_ours(entry->d_name, ".stat")) {
       remove_if_dead(dirfd(entries), entry->d_name, 0);
     } else if (is_ours(entry->d_name, ".new")) {

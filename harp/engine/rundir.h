@@ -46,7 +46,8 @@ const char *harp_rundir_configured(void);
 int harp_rundir_fallback(char *out, size_t size);
 
 /* Removes files of dead processes from a folder: all statistics, sockets and incomplete files, and
- * all traces of this user but the newest 32. Errors are ignored. */
+ * all traces of this user but the newest 32. Leaves the files of other users, except as root. Looks
+ * at 8192 entries at most. Errors are ignored. */
 void harp_rundir_sweep(const char *folder);
 
 #endif

@@ -4,6 +4,7 @@ nothing can be written."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -229,6 +231,46 @@ def test_a_forked_child_does_not_keep_the_file_alive(run_dir: Path) -> None:
         wait_until(lambda: statfile.scan([run_dir]) == [], 30, "the child keeps it alive")
     finally:
         os.kill(int((run_dir / "child").read_text()), signal.SIGKILL)
+
+
+def test_sweep_looks_at_a_bounded_number_of_files(run_dir: Path) -> None:
+    for number in range(9000):
+        (run_dir / f"{number:016x}.stat").touch()
+    _engine.StatFile().close()
+    assert 9000 - 8192 <= len(os.listdir(run_dir)) < 1000
+    _engine.StatFile().close()
+    assert os.listdir(run_dir) == []
+
+
+SWEEPER = """
+import os
+from harp.testing import _engine
+os.setresuid(*[23456] * 3)
+_engine.StatFile().close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away: needs root")
+def test_sweep_opens_no_file_of_another_user() -> None:
+    """The kernel breaks a lease if another process opens the file."""
+    opened: list[int] = []
+    before = signal.signal(signal.SIGIO, lambda number, frame: opened.append(number))
+    with TemporaryDirectory(prefix="harp-test-", dir="/dev/shm") as folder:
+        os.chmod(folder, 0o1777)
+        theirs, mine = (Path(folder) / f"{letter * 16}.stat" for letter in "ab")
+        mine.touch()
+        os.chown(mine, 23456, -1)
+        with theirs.open("w") as file:
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            subprocess.run(
+                [sys.executable, "-c", SWEEPER],
+                env={**os.environ, "HARP_RUN_DIR": folder},
+                check=True,
+                timeout=30,
+            )
+        assert os.listdir(folder) == [theirs.name]
+    signal.signal(signal.SIGIO, before)
+    assert opened == []
 
 
 def test_other_files_are_left_alone(run_dir: Path) -> None:
