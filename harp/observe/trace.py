@@ -20,9 +20,14 @@ _VERSIONS = (1, 2)
 _HEADER = struct.Struct("=8sIIIIIIQQ32s64s256s")
 _DEVICE = struct.Struct("=256s")  # follows from version 2
 _EVENT = struct.Struct("=32s16s16s")
+_COUNT = struct.Struct("=Q")
 _RECORD = struct.Struct("=QQ")
 _WRAP = 1 << 48  # nanoseconds after which a record's clock wraps
-_SIZE_MOST = 128 << 20  # bytes of a file; 64 instances take less
+# HARP writes 65,536 records for each of at most 8 instances. A record takes 420 bytes here.
+_RECORDS_MOST = 1 << 20
+_INSTANCES_MOST = 64
+_EVENTS_MOST = 256  # a record has a byte for the number of its event
+_SIZE_MOST = 32 << 20  # bytes of a file
 
 NO_FLOW = 0xFFFF
 
@@ -129,14 +134,19 @@ def _parse(path: Path, data: bytes) -> Trace:
             f"{path}: its format is {version}, but this release reads "
             f"{' and '.join(map(str, _VERSIONS))}"
         )
+    if instances > _INSTANCES_MOST or events > _EVENTS_MOST:
+        raise TraceError(f"{path}: has more instances or events than HARP; the file is damaged")
     device = b"" if version < 2 else reader.take(_DEVICE)[0]
     names = []
     for _ in range(events):
         name, a, b = map(foreign.text, reader.take(_EVENT))
         names.append((name, a, b))
-    records = []
+    records: list[Record] = []
     for instance in range(instances):
-        for _ in range(reader.take(struct.Struct("=Q"))[0]):
+        (count,) = reader.take(_COUNT)
+        if len(records) + count > _RECORDS_MOST:
+            raise TraceError(f"{path}: has more records than HARP writes; the file is damaged")
+        for _ in range(count):
             when, what = reader.take(_RECORD)
             records.append(_record(when, what, instance, names, now_ns, realtime_ns))
     records.sort(key=lambda record: record.time_ns)

@@ -224,6 +224,28 @@ print(_engine.dump([ring], b"", 0))
             trace.read(damaged)
 
 
+def false_trace(path: Path, events: int, instances: int, records: int) -> Path:
+    """A sparse file costs its author no space."""
+    with path.open("wb") as file:
+        size = (trace._HEADER.size, trace._EVENT.size)
+        numbers = (2, *size, events, instances, 1, 1, 1)
+        file.write(trace._HEADER.pack(b"HARPTRCE", *numbers, b"", b"", b""))
+        file.write(bytes(trace._DEVICE.size + events * trace._EVENT.size))
+        file.write(struct.pack("=Q", records))
+        file.truncate(file.tell() + records * trace._RECORD.size + instances * 8)
+    return path
+
+
+def test_large_traces_are_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader takes 420 bytes for a record of 16."""
+    read: list[int] = []
+    monkeypatch.setattr(trace, "_record", lambda *values: read.append(1))
+    for events, instances, records in [(1, 1, 2**20 + 1), (257, 1, 1), (1, 65, 1)]:
+        with pytest.raises(trace.TraceError, match=r"more .* than HARP.*damaged"):
+            trace.read(false_trace(tmp_path / "large", events, instances, records))
+    assert read == []
+
+
 def test_trace_events_are_documented() -> None:
     assert len(set(EVENTS)) == len(EVENTS)
     for event in _tables.trace_events():
