@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 from harp import loader
 from harp.cli.findings import Finding, fault, note, ok
-from harp.observe import foreign
+from harp.observe import descriptors, foreign
 from harp.setup.plan import CONF_DIR
 
 ABOUT = "ranks"
@@ -32,6 +34,8 @@ JOBS = (
 )
 LARGEST = 64 << 10  # bytes of a ztcp*.conf
 LARGEST_LIBRARY = 64 << 20  # the plugin takes less than 10 MiB without symbols
+LIBRARIES_MOST = 8  # of a process, which loads one
+BYTES_MOST = 512 << 20  # of the libraries of a user's processes; files count once
 SHOWN = 4  # processes in a line
 
 # A line of /proc/PID/maps. The kernel escapes no character of the path but the line's end.
@@ -94,28 +98,39 @@ def view(process: Path) -> View:
     )
 
 
-Known = dict[tuple[int, int], bool]  # whether a file is HARP's plugin, by device and inode
+class _Libraries:
+    """The libraries that were looked at. A user may map any number of false ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], bool] = {}  # is HARP's plugin, by device and inode
+        self._read: Counter[Optional[int]] = Counter()  # bytes, by user
+
+    def is_harp(self, path: Path, user: Optional[int]) -> bool:
+        """Whether a file is HARP's plugin. Raises OSError, or ForeignError for a file that is none,
+        or that is one too many of this user."""
+        fd = foreign.open_file(path, follow=True)
+        try:
+            status = os.fstat(fd)
+            key = (status.st_dev, status.st_ino)
+            if key not in self._known:
+                if self._read[user] + status.st_size > BYTES_MOST:
+                    raise foreign.ForeignError(f"{path}: too many bytes of this user's libraries")
+                content = foreign.read_fd(path, fd, LARGEST_LIBRARY)
+                self._read[user] += status.st_size
+                self._known[key] = loader.holds_harp(content)
+            return self._known[key]
+        finally:
+            os.close(fd)
 
 
-def _is_harp(path: Path, known: Known) -> bool:
-    """Whether a file is HARP's plugin. Raises OSError, or ForeignError for a file that is none."""
-    fd = foreign.open_file(path, follow=True)
-    try:
-        status = os.fstat(fd)
-        key = (status.st_dev, status.st_ino)
-        if key not in known:
-            known[key] = loader.holds_harp(foreign.read_fd(path, fd, LARGEST_LIBRARY))
-        return known[key]
-    finally:
-        os.close(fd)
-
-
-def _has_harp(process: Path, known: Known) -> bool:
+def _has_harp(process: Path, libraries: _Libraries) -> bool:
     """Whether a process has loaded HARP's plugin. Raises OSError. The process may have put another
     file into the place of the library since it was loaded."""
-    for found in set(_LIBRARY.findall((process / "maps").read_bytes())):
+    user = descriptors.real_user(process)
+    paths = sorted(set(_LIBRARY.findall((process / "maps").read_bytes())))
+    for found in paths[:LIBRARIES_MOST]:
         try:
-            if _is_harp(Path(f"{process}/root{os.fsdecode(found)}"), known):
+            if libraries.is_harp(Path(f"{process}/root{os.fsdecode(found)}"), user):
                 return True
         except foreign.ForeignError:
             continue
@@ -125,13 +140,13 @@ def _has_harp(process: Path, known: Known) -> bool:
 def running() -> list[View]:
     """The processes of this host that have loaded HARP, but this one. Leaves out those that this
     user may not look at."""
-    known: Known = {}
+    libraries = _Libraries()
     found = []
     for process in PROC.iterdir():
         if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
         try:
-            if _has_harp(process, known):
+            if _has_harp(process, libraries):
                 found.append(view(process))
         except OSError:  # it has ended, or belongs to another user
             continue

@@ -37,7 +37,7 @@ class Published(NamedTuple):
     user: int
 
 
-def _user(process: Path) -> Optional[int]:
+def real_user(process: Path) -> Optional[int]:
     """The real user id of a process: a set-user-ID program keeps that of the user who started it.
     The owner of the folder does not tell: it is root if the process may not be dumped. None if the
     process has ended."""
@@ -73,7 +73,7 @@ def statistics_files(proc: Path = Path("/proc")) -> Iterator[Published]:
     looked: Counter[int] = Counter()
     for pid in sorted(filter(str.isdecimal, os.listdir(proc)), key=int):
         process = proc / pid
-        user = _user(process)
+        user = real_user(process)
         if user is None:
             continue
         numbers = _numbers(process, min(_OF_PROCESS_MOST, DESCRIPTORS_MOST - looked[user]))

@@ -18,6 +18,7 @@ import pytest
 from ranks import Rank, Site
 
 from harp.cli import doctor_ranks
+from harp.observe import foreign
 from tools.hosts.lab import Host, Lab
 
 Start = Callable[..., Rank]
@@ -208,6 +209,7 @@ LOOKS = """
 import sys
 from pathlib import Path
 from harp.cli import doctor_ranks
+from harp.observe import foreign
 doctor_ranks.PROC = Path(sys.argv[1])
 print([one.pid for one in doctor_ranks.running()])
 """
@@ -271,6 +273,40 @@ def test_other_file_in_place_of_library_is_not_read(kind: str, tmp_path: Path) -
             file.truncate(1 << 40)
     (process / "maps").write_text("7f00-7f01 r--p 00000000 08:01 7    /lib/libnccl-net.so\n")
     assert looked(tmp_path) == []
+
+
+def process_with_libraries(proc: Path, pid: int, user: int, names: list[str], size: int) -> None:
+    """What /proc has of a user's process that maps false plugins. They are sparse files."""
+    process = proc / str(pid)
+    lines = []
+    for name in names:
+        path = process / "root/lib" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.truncate(size)
+        lines.append(f"7f00-7f01 r--p 00000000 08:01 7    /lib/{name}\n")
+    (process / "maps").write_text("".join(lines))
+    (process / "status").write_text(f"Name:\trank\nUid:\t{user}\t0\t0\t0\n")
+
+
+def test_libraries_of_a_user_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their number in a process, and by their bytes in all processes of the user."""
+    read: list[str] = []
+
+    def content(path: Path, fd: int, most: int) -> bytes:
+        read.append("/".join(path.relative_to(tmp_path).parts[::3]))
+        return b""
+
+    monkeypatch.setattr(foreign, "read_fd", content)
+    monkeypatch.setattr(doctor_ranks, "PROC", tmp_path)
+    names = [f"libnccl-net-{number:02}.so" for number in range(10)]
+    process_with_libraries(tmp_path, 1, 7, names, 100)
+    for pid in range(2, 14):
+        process_with_libraries(tmp_path, pid, 8, names[:1], 50 << 20)
+    process_with_libraries(tmp_path, 14, 9, names[:1], 50 << 20)
+    assert doctor_ranks.running() == []
+    assert sorted(name for name in read if name.startswith("1/")) == [f"1/{n}" for n in names[:8]]
+    assert len(read) == 8 + 512 // 50 + 1 and f"14/{names[0]}" in read
 
 
 def test_device_in_place_of_configuration_is_not_opened(tmp_path: Path) -> None:
