@@ -47,6 +47,7 @@ BYTES_MOST = 128 << 20  # of a user's files that a scan reads: 400 quiet files o
 _FLOWS_MOST = 4096  # entries of a file: 8 times as many as HARP writes
 _INSTANCES_MOST = 64  # of a file: 8 times as many as HARP has
 _COUNTERS_MOST = 1024  # of an instance: 8 times as many as HARP has
+_OPENING = 4 << 10  # bytes that cost as much as the opening of a file
 _TRIES = 100  # most readings of the flow table to find each entry unchanged
 
 TCP_STATES = (
@@ -402,6 +403,8 @@ def read(path: Path, name: str = "", budget: Optional[Budget] = None) -> Process
     bytes that are read, if given. Raises OSError if it cannot be read, StatError if it is wrong."""
     try:
         fd = foreign.open_file(path, follow=bool(name))
+        if budget:
+            budget.take(_OPENING)
         try:
             return read_fd(path, Path(name or path).stem, fd, budget)
         finally:

@@ -140,11 +140,23 @@ def test_bytes_of_a_user_are_bounded(
             os.chown(path, USER, -1)
             fcntl.flock(stack.enter_context(path.open()), fcntl.LOCK_EX)
         size = path.stat().st_size
-        monkeypatch.setattr(statfile, "BYTES_MOST", 6 * size)
+        monkeypatch.setattr(statfile, "BYTES_MOST", 6 * size + 3 * statfile._OPENING)
         found = [one.uid for one in statfile.scan([run_dir])]
     # Two readings for each file.
     assert sorted(found) == [0] + [USER] * 3
     mine.close()
+
+
+def test_empty_files_of_a_user_are_bounded(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that is opened takes time."""
+    for number in range(20):
+        (run_dir / f"{number:016x}.stat").touch()
+    opened: list[Path] = []
+    real = foreign.open_file
+    monkeypatch.setattr(foreign, "open_file", lambda path, **how: opened.append(path) or real(path))
+    monkeypatch.setattr(statfile, "BYTES_MOST", 10 << 12)
+    assert statfile.scan([run_dir]) == []
+    assert len(opened) == 10
 
 
 def test_a_file_that_keeps_changing_is_read_a_bounded_number_of_times(
@@ -159,7 +171,7 @@ def test_a_file_that_keeps_changing_is_read_a_bounded_number_of_times(
     first = content.index(b"\x02\0\0\0\x01\0\0\0")  # an even generation, then the state
     content[first] = 3
     monkeypatch.setattr(foreign, "read_fd", lambda *_: sizes.append(1) or bytes(content))
-    monkeypatch.setattr(statfile, "BYTES_MOST", 5 * len(content))
+    monkeypatch.setattr(statfile, "BYTES_MOST", 5 * len(content) + statfile._OPENING)
     (one,) = statfile.scan([run_dir])
     assert (one.flows, len(sizes)) == ([], 5)
     file.close()
