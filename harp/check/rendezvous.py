@@ -24,7 +24,9 @@ from harp.check.launcher import Place
 
 MAGIC = "harp.check/1"
 LARGEST = 64 << 20  # bytes of a message
+LARGEST_HELLO = 4 << 10
 HELLO_S = 2.0  # for the hello of a connection that rank 0 has accepted
+STRANGERS_MOST = 256  # connections that have not sent their hello; the oldest one makes room
 STEP_S = 30.0  # for the message of a rank in a step
 RETRY_S = 0.1
 _LENGTH = struct.Struct("!I")
@@ -53,7 +55,15 @@ def _take(sock: socket.socket, until: float) -> Any:
     (length,) = _LENGTH.unpack(_receive(sock, _LENGTH.size, until))
     if length > LARGEST:
         raise ValueError(f"a message of {length} bytes")
-    return json.loads(_receive(sock, length, until))
+    return _parsed(_receive(sock, length, until))
+
+
+def _parsed(text: bytes) -> Any:
+    """Raises ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError as deep:
+        raise ValueError("a message that is too deep") from deep
 
 
 def _packed(message: Any) -> bytes:
@@ -78,6 +88,42 @@ def _why(failure: OSError) -> str:
     if isinstance(failure, (socket.timeout, TimeoutError)):
         return "it was swallowed: a firewall drops TCP to that port, or the host is down"
     return f"{failure.strerror or failure}; name an address of rank 0 that this host reaches"
+
+
+def _readable(socks: list[socket.socket], wait_s: float) -> set[Any]:
+    """Those that have something to read, after at most wait_s seconds."""
+    with selectors.DefaultSelector() as ready:
+        for sock in socks:
+            ready.register(sock, selectors.EVENT_READ)
+        return {key.fileobj for key, _ in ready.select(max(0.001, wait_s))}
+
+
+class _Stranger:
+    """A connection that has not sent its hello yet. Any host may connect."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.until = time.monotonic() + HELLO_S
+        self._data = bytearray()
+        sock.setblocking(False)
+
+    def read(self) -> Optional[Any]:
+        """The hello; None until it is complete. Raises OSError and ValueError. Takes no byte behind
+        the hello."""
+        size = _LENGTH.size
+        if len(self._data) >= size:
+            (length,) = _LENGTH.unpack_from(self._data)
+            if length > LARGEST_HELLO:
+                raise ValueError(f"a hello of {length} bytes")
+            size += length
+        with suppress(BlockingIOError):
+            part = self.sock.recv(size - len(self._data))
+            if not part:
+                raise ConnectionResetError("the connection has ended")
+            self._data += part
+        if len(self._data) < size or size == _LENGTH.size:
+            return None
+        return _parsed(bytes(self._data[_LENGTH.size :]))
 
 
 class Rendezvous:
@@ -134,13 +180,13 @@ class Rendezvous:
                 if not os.path.lexists(port):
                     self._socket_file = port  # noted first: a signal may come right after bind
                 sock.bind(port)
-                sock.listen(self.place.ranks)
+                sock.listen(socket.SOMAXCONN)
                 return sock
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             sock = socket.socket(family[0], socket.SOCK_STREAM)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(family[4])
-            sock.listen(self.place.ranks)
+            sock.listen(socket.SOMAXCONN)
             return sock
         except OSError as failure:
             raise RendezvousError(
@@ -148,18 +194,22 @@ class Rendezvous:
                 "address of rank 0's host and a free port in --rendezvous"
             ) from failure
 
-    def _admit(self, sock: socket.socket) -> None:
-        """Takes a rank. Closes the connection of anything else."""
+    def _keeps(self, stranger: _Stranger) -> bool:
+        """Reads from a connection. Takes a rank, and closes the connection of anything else. True:
+        the hello is not complete yet."""
+        sock = stranger.sock
         try:
-            hello = _take(sock, time.monotonic() + HELLO_S)
+            hello = stranger.read()
+            if hello is None:
+                return True
             good = hello["magic"] == MAGIC
             rank, ranks = int(hello["rank"]), int(hello["ranks"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             sock.close()
-            return
+            return False
         if not good:
             sock.close()
-            return
+            return False
         if ranks != self.place.ranks or not 0 < rank < ranks or rank in self._peers:
             sock.close()
             raise RendezvousError(
@@ -168,18 +218,30 @@ class Rendezvous:
             )
         _no_delay(sock)
         self._peers[rank] = sock
+        return False
 
     def _host(self, wait_s: float, told: Callable[[int], None]) -> None:
         until = time.monotonic() + wait_s
         listener = self._listener()
+        listener.setblocking(False)
+        strangers: list[_Stranger] = []  # the oldest first
         try:
             while len(self._peers) < self.place.ranks - 1 and time.monotonic() < until:
                 told(1 + len(self._peers))
-                listener.settimeout(max(0.001, min(1.0, until - time.monotonic())))
-                with suppress(socket.timeout):
-                    sock, _ = listener.accept()
-                    self._admit(sock)
+                ends = min([until, *(one.until for one in strangers[:1])])
+                wait = min(1.0, ends - time.monotonic())
+                came = _readable([listener, *(one.sock for one in strangers)], wait)
+                strangers = [one for one in strangers if one.sock not in came or self._keeps(one)]
+                if listener in came:
+                    with suppress(OSError):
+                        strangers.append(_Stranger(listener.accept()[0]))
+                while strangers and (
+                    len(strangers) > STRANGERS_MOST or strangers[0].until <= time.monotonic()
+                ):
+                    strangers.pop(0).sock.close()
         finally:
+            for one in strangers:
+                one.sock.close()
             listener.close()
             self._stop_listening()
         told(1 + len(self._peers))
