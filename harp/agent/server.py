@@ -72,7 +72,7 @@ class Ports:
 @dataclass
 class Client:
     """A connection. `owner` is the process that made it, `gids` are its groups. `spare`: it may
-    only ask for the status, once."""
+    only ask for the status, once; one of a user that is not served is denied, once."""
 
     connection: socket.socket
     owner: Owner
@@ -190,7 +190,8 @@ class Agent:
                 self._send(connection, self._too_many(payer))
                 return
             owner = Owner(peer.pid, start_time(peer.pid) or 0, peer.uid)
-            client = Client(connection, owner, peer.gids, spare=others == self.connections)
+            spare = not served or others == self.connections
+            client = Client(connection, owner, peer.gids, spare)
             self._connected[payer] += 1
             try:
                 await self._converse(client)

@@ -89,8 +89,8 @@ def test_further_groups_of_a_process_count(host: Host, start_agent: StartAgent, 
 @pytest.mark.slow  # the agent counts for 5 s
 def test_log_is_not_filled_by_an_unserved_user(host: Host, start_agent: StartAgent) -> None:
     agent = start_agent(host)
-    with Client(agent.socket, NOBODY) as client:
-        for _ in range(300):
+    for _ in range(300):
+        with Client(agent.socket, NOBODY) as client:
             with pytest.raises(Exception, match="does not serve"):
                 client.open()
     assert agent.ask()["counts"]["denied"] == 300

@@ -172,6 +172,23 @@ def test_silent_client_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with_agent(tmp_path, opener(tmp_path), talk)
 
 
+def test_user_that_is_not_served_has_one_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it could keep its connection by further requests."""
+    monkeypatch.setattr(Policy, "permits", lambda *_: False)
+
+    async def talk(agent: Agent, client: Ends) -> None:
+        loop = asyncio.get_running_loop()
+        number, _ = await client.error(query("status"))
+        assert number == errno.EACCES
+        assert await asyncio.wait_for(loop.sock_recv(client.socket, 10), TIMEOUT_S / 2) == b""
+        assert agent.status()["connections"] == 0
+
+    monkeypatch.setattr(server, "SILENCE_S", 10 * TIMEOUT_S)
+    with_agent(tmp_path, opener(tmp_path), talk)
+
+
 def test_client_that_does_not_read_is_let_go(tmp_path: Path) -> None:
     async def talk(agent: Agent, client: Ends) -> None:
         with pytest.raises(ConnectionError):
