@@ -228,6 +228,28 @@ def test_acks_of_unacceptable_segments_are_rate_limited(dialogue):
         assert 1 <= len(d.drain()) <= 20
 
 
+@pytest.mark.parametrize("far", [1 << 29, 1 << 30, (1 << 31) + 1, -(1 << 29)])
+def test_data_far_from_the_window_is_answered_at_a_limited_rate(dialogue, far):
+    """A host that sees no packet cannot make HARP send as many acknowledgements as it likes."""
+    d = dialogue()
+    d.open_passive()
+    d.strict = False
+    for i in range(300):
+        d.send(TCP(flags="A", seq=far + 5 * i, ack=1) / b"false")
+    assert 1 <= len(d.drain()) <= 20
+
+
+def test_each_repetition_of_data_in_the_last_window_is_answered(dialogue):
+    """The peer may have lost all acknowledgements of a window."""
+    d = dialogue()
+    d.open_passive()
+    d.strict = False
+    for i in range(300):
+        d.send(TCP(flags="A", seq=1 - 200 * (i + 1), ack=1) / b"again")
+    assert len(d.drain()) == 300
+    assert "tcp_challenge_limited" not in d.stack.counters()
+
+
 @pytest.mark.parametrize("timestamps", [True, False])
 def test_restarted_peer_gets_challenge_ack_and_reconnects(dialogue, timestamps):
     """RFC 9293, 3.5.1: its SYN is challenged, also one without the timestamps that the old

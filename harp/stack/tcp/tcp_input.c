@@ -414,12 +414,21 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
   return later;
 }
 
-/* Sends an ACK with our RCV.NXT. Segments with payload or a FIN always get it, because they may be
- * retransmissions after a lost ACK. Keepalive probes (SEG.SEQ = RCV.NXT - 1) always get it too.
- * Other segments are old or forged, so a rate limit applies. */
+/* Whether a segment lies no further from RCV.NXT than the largest window. The peer sends nothing
+ * beyond it, and repeats nothing that lies further back. */
+static bool is_near(const struct harp_tcp *tcp, const struct harp_segment *segment)
+{
+  uint32_t window = HARP_MIN(HARP_MAX(tcp->rcv.buf, 65536u), 1u << 30);
+  return segment->seq - tcp->rcv.nxt + window <= 2 * window;
+}
+
+/* Sends an ACK with our RCV.NXT. Segments with payload or a FIN get it, because they may be
+ * retransmissions after a lost ACK. Keepalive probes (SEG.SEQ = RCV.NXT - 1) get it too. Other
+ * segments are old or forged, so a rate limit applies. */
 static void answer_unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  bool asks = segment_span(segment) || segment->seq == tcp->rcv.nxt - 1;
+  bool repeats = segment_span(segment) && is_near(tcp, segment);
+  bool asks = repeats || segment->seq == tcp->rcv.nxt - 1;
   if (!asks && !may_answer(tcp, &tcp->answer_limit)) {
     return;
   }
