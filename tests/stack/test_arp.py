@@ -442,6 +442,25 @@ def test_forged_arp_does_not_hijack_answering_neighbour(ethernet):
         d.send(TCP(flags="A", seq=1, ack=d.flow().rcv_nxt))
 
 
+@pytest.mark.parametrize("old_answers", [True, False])
+def test_two_hosts_that_answer_for_an_address_are_counted(ethernet, old_answers):
+    """The first one keeps it. A host that has moved is no conflict: its old station is silent."""
+    d = ethernet()
+    sock = d.connect(80)
+    d.expect(REQUEST)
+    d.on_arp = d.strict = False
+    d.send(reply())
+    d.send(reply(OTHER_MAC))
+    for _ in range(40):
+        for p in d.drain(until=d.now + 250):
+            if ARP in p and p.dst in (BROADCAST, OTHER_MAC):
+                d.send(reply(OTHER_MAC))
+            if ARP in p and p.dst in (BROADCAST, PEER_MAC) and old_answers:
+                d.send(reply())
+    assert sock.error() == 0
+    assert ("neighbour_conflicts" in d.stack.counters()) == old_answers
+
+
 def test_arp_claims_trigger_one_probe_per_second(ethernet):
     """RFC 1122, 2.3.2.1: at most once a second, though every claim is denied at once."""
     d = ethernet(on_arp=True)

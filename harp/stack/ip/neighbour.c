@@ -349,7 +349,8 @@ bool neighbour_is(struct harp_stack *stack, uint32_t address, const uint8_t *mac
 
 /* It updates existing entries only, so a flood of claims adds no entry. It takes another host's
  * claim to a known neighbour's address only after the neighbour has had time to answer unicast
- * requests. */
+ * requests. Nothing tells which of two hosts has the right to an address: the first one to claim it
+ * keeps it while it answers. */
 void neighbour_learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
 {
   struct harp_neighbour *entry = find(stack, address);
@@ -370,6 +371,7 @@ void neighbour_learn(struct harp_stack *stack, uint32_t address, const uint8_t *
     entry->disputed = true;
     return;
   }
+  COUNT_N(stack, neighbour_conflicts, entry->state == NEIGHBOUR_PROBE && same && entry->disputed);
   memcpy(entry->mac, mac, 6);
   set_state(stack, entry, NEIGHBOUR_REACHABLE);
   entry->deadline = stack->now + (entry->disputed ? DISPUTED_TIME : FRESH_TIME);
