@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "harp/collectives/group.h"
 #include "harp/collectives/unexpected.h"
@@ -12,6 +13,8 @@ struct header {
   int32_t tag;
   uint32_t follows; /* 1: the payload is the next message */
 };
+
+enum { STORED_SHARE = 8 }; /* at most 1/STORED_SHARE of the host's memory may hold early messages */
 
 /* The steps of link messages. */
 enum { HEADER, PAYLOAD };
@@ -33,12 +36,12 @@ struct outbox {
 };
 
 struct inbox {
-  uint8_t *packed;               /* the header's message, LINK_SHORT bytes */
-  bool reading;                  /* a receive is posted on the link */
-  struct harp_op *receive;       /* gets the payload of the next message; NULL: none */
-  struct unexpected *partial;    /* gets it instead; NULL: none */
-  size_t filled;                 /* bytes of that payload that have come */
-  struct unexpected *unexpected; /* in their order */
+  uint8_t *packed;            /* the header's message, LINK_SHORT bytes */
+  bool reading;               /* a receive is posted on the link */
+  struct harp_op *receive;    /* gets the payload of the next message; NULL: none */
+  struct unexpected *partial; /* gets it instead; NULL: none */
+  size_t filled;              /* bytes of that payload that have come */
+  struct unexpected_list unexpected;
 };
 
 bool p2p_init(struct p2p *p2p, int ranks)
@@ -46,6 +49,8 @@ bool p2p_init(struct p2p *p2p, int ranks)
   p2p->outboxes = calloc((size_t)ranks, sizeof *p2p->outboxes);
   p2p->inboxes = calloc((size_t)ranks, sizeof *p2p->inboxes);
   p2p->packed = malloc(2 * (size_t)ranks * LINK_SHORT);
+  p2p->stored_most = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) /
+                     STORED_SHARE;
   op_list_init(&p2p->receives);
   if (!p2p->outboxes || !p2p->inboxes || !p2p->packed) {
     return false;
@@ -62,8 +67,9 @@ bool p2p_init(struct p2p *p2p, int ranks)
 void p2p_free(struct p2p *p2p, int ranks)
 {
   for (int rank = 0; p2p->inboxes && rank < ranks; rank++) {
-    while (p2p->inboxes[rank].unexpected) {
-      unexpected_drop(&p2p->inboxes[rank].unexpected, p2p->inboxes[rank].unexpected);
+    struct unexpected_list *list = &p2p->inboxes[rank].unexpected;
+    while (list->first) {
+      unexpected_drop(list, list->first);
     }
   }
   free(p2p->packed);
@@ -257,8 +263,20 @@ static bool is_valid(const struct header *header, size_t size)
  * message of the link. */
 static void begin_unexpected(struct harp_group *group, int peer, const struct header *header)
 {
-  struct inbox *inbox = &group->p2p.inboxes[peer];
+  struct p2p *p2p = &group->p2p;
+  struct inbox *inbox = &p2p->inboxes[peer];
+  uint64_t cost = unexpected_cost(header->bytes);
+  if (cost > p2p->stored_most - p2p->stored) {
+    group_fail(group,
+               "rank %d on %s sends a message of %llu bytes with tag %d, for which no receive is "
+               "posted; early messages already take %llu of at most %llu bytes: post the receives "
+               "in the order of the sends",
+               peer, group_name(group, peer), (unsigned long long)header->bytes, header->tag,
+               (unsigned long long)p2p->stored, (unsigned long long)p2p->stored_most);
+    return;
+  }
   struct unexpected *unexpected = unexpected_add(&inbox->unexpected, header->tag, header->bytes);
+  p2p->stored += unexpected ? cost : 0;
   if (!unexpected) {
     group_fail(group, "no memory for a message of %zu bytes of rank %d on %s",
                (size_t)header->bytes, peer, group_name(group, peer));
@@ -355,11 +373,11 @@ static unsigned deliver_unexpected(struct harp_group *group, int peer)
   unsigned events = 0;
   struct inbox *inbox = &group->p2p.inboxes[peer];
   struct op_list *receives = &group->p2p.receives;
-  for (struct harp_op **at = &receives->first; inbox->unexpected && *at;) {
+  for (struct harp_op **at = &receives->first; inbox->unexpected.first && *at;) {
     const struct harp_op *op = *at;
     struct unexpected *unexpected = NULL;
     if (op->peer == peer || op->peer == HARP_ANY_RANK) {
-      unexpected = unexpected_find(inbox->unexpected, op->tag);
+      unexpected = unexpected_find(&inbox->unexpected, op->tag);
     }
     if (!unexpected) {
       at = &(*at)->next;
@@ -369,6 +387,7 @@ static unsigned deliver_unexpected(struct harp_group *group, int peer)
       return events;
     }
     memcpy(op->data, unexpected->data, unexpected->bytes);
+    group->p2p.stored -= unexpected_cost(unexpected->bytes);
     unexpected_drop(&inbox->unexpected, unexpected);
     finish(group, op_list_remove(receives, at), peer);
     events++;

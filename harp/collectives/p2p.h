@@ -5,7 +5,8 @@
  * A message begins with a header. Short payload follows in the same message of the link, longer
  * payload in the next one. A receiver reads a header only while it waits for a receive from that
  * rank, so the link holds back a rank that sends before that. Messages with another tag than the
- * expected one are stored (unexpected.h).
+ * expected one are stored (unexpected.h), up to an eighth of the host's memory. The group fails
+ * beyond that.
  *
  * Thread: the driver of the group.
  */
@@ -13,6 +14,7 @@
 #define HARP_COLLECTIVES_P2P_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "harp/collectives/links.h"
 #include "harp/collectives/op.h"
@@ -26,7 +28,9 @@ struct p2p {
   struct inbox *inboxes;
   uint8_t *packed;         /* their memory; unused pages cost nothing */
   struct op_list receives; /* without a message */
-  int busy;                /* sends, and receives whose payload is on its way */
+  uint64_t stored;         /* unexpected_cost of all unexpected messages */
+  uint64_t stored_most;
+  int busy; /* sends, and receives whose payload is on its way */
 };
 
 /* false: no memory. */

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-struct unexpected *unexpected_add(struct unexpected **list, int32_t tag, size_t bytes)
+struct unexpected *unexpected_add(struct unexpected_list *list, int32_t tag, size_t bytes)
 {
   bool fits = bytes < SIZE_MAX - sizeof(struct unexpected);
   struct unexpected *unexpected = fits ? malloc(sizeof *unexpected + bytes) : NULL;
@@ -11,28 +11,37 @@ struct unexpected *unexpected_add(struct unexpected **list, int32_t tag, size_t 
     return NULL;
   }
   *unexpected = (struct unexpected){.bytes = bytes, .tag = tag};
-  while (*list) {
-    list = &(*list)->next;
+  if (list->last) {
+    list->last->next = unexpected;
+  } else {
+    list->first = unexpected;
   }
-  *list = unexpected;
+  list->last = unexpected;
   return unexpected;
 }
 
-struct unexpected *unexpected_find(struct unexpected *list, int32_t tag)
+struct unexpected *unexpected_find(const struct unexpected_list *list, int32_t tag)
 {
-  while (list && !(list->complete && list->tag == tag)) {
-    list = list->next;
+  struct unexpected *at = list->first;
+  while (at && !(at->complete && at->tag == tag)) {
+    at = at->next;
   }
-  return list;
+  return at;
 }
 
-void unexpected_drop(struct unexpected **list, struct unexpected *unexpected)
+void unexpected_drop(struct unexpected_list *list, struct unexpected *unexpected)
 {
-  while (*list && *list != unexpected) {
-    list = &(*list)->next;
+  struct unexpected *before = NULL;
+  for (struct unexpected *at = list->first; at != unexpected; at = at->next) {
+    before = at;
   }
-  if (*list) {
-    *list = unexpected->next;
+  if (before) {
+    before->next = unexpected->next;
+  } else {
+    list->first = unexpected->next;
+  }
+  if (list->last == unexpected) {
+    list->last = before;
   }
   free(unexpected);
 }

@@ -75,3 +75,9 @@ def test_forked_child_is_refused_and_does_not_wait(told: dict[str, Any]) -> None
 
 def test_negative_tag_is_refused(told: dict[str, Any]) -> None:
     assert "a tag is 0 or more" in told["negative tag"]
+
+
+def test_message_beyond_the_memory_for_early_messages_fails_the_group(told: dict[str, Any]) -> None:
+    """It fails at the header, before it takes memory. Early messages before it were received."""
+    assert "bytes with tag 2, for which no receive is posted; early" in told["flood"], told
+    assert "already take 0 of at most " in told["flood"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes as c
 import json
+import mmap
 import os
 import signal
 import socket
@@ -207,6 +208,27 @@ def refuse_tag(group: Any) -> str:
     return "accepted" if accepted else error.value.decode()
 
 
+def flood() -> str:
+    """The sentence of a rank that gets an endless message which it has no receive for. The pages of
+    the message are not used before they are sent."""
+    groups, byte = make_groups(), zeros(1)
+    early = [post(groups[0], SEND, 1, [byte], [], tag=tag) for tag in (7, 8, 9)]
+    received = [post(groups[1], RECEIVE, 0, [], [byte], tag=tag) for tag in (9, 8, 7)]
+    assert [end(op) for op in early + received] == [1] * 6, error.value
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") // 8 + 1
+    with mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
+        large = (c.c_char * size).from_buffer(pages)
+        wanted = post(groups[1], RECEIVE, 0, [], [byte], SOON_MS, tag=1)
+        sent = post(groups[0], SEND, 1, [large], [], SOON_MS, tag=2)
+        assert end(wanted) == -1
+        sentence = error.value.decode()
+        end(sent)
+        for group in groups:
+            library.harp_group_destroy(group)
+        del large
+    return sentence
+
+
 def call_in_child(groups: list[Any]) -> dict[str, Any]:
     """What each call gives in a process forked while an operation is under way: a result, and the
     sentence. The parent's operation goes on: `parent` has its states."""
@@ -253,6 +275,7 @@ def main() -> None:
         "absent": wait_for_absent(),
         "late behind another": late_behind_another(),
         "failure elsewhere": failure_elsewhere(),
+        "flood": flood(),
         "negative tag": refuse_tag(groups[0]),
         "stopped peer": fail_beside_stopped(*peer),
     }
