@@ -18,10 +18,19 @@
 #include "harp/bench/clock.h"
 
 enum { MAGIC = 0x48505247, RETRY_MS = 50, DECLINE_MS = 2000, ERROR_SIZE = 512, NAMED = 8 };
+enum { HELLO_MS = 2000, STRANGERS_MOST = 64 };
 
 struct hello {
   uint32_t magic;
   int32_t rank, ranks; /* ranks 0: this rank does not take part */
+};
+
+/* A connection that has not sent its hello yet. Any host may connect. */
+struct stranger {
+  int fd;
+  uint64_t limit_ns;
+  size_t filled; /* bytes of the hello */
+  struct hello hello;
 };
 
 struct rendezvous {
@@ -173,8 +182,7 @@ static int open_listener(struct rendezvous *rendezvous, const char *host, const 
   }
   int fd = socket(place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   int bad = fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
-            bind(fd, (struct sockaddr *)&place.address, place.length) ||
-            listen(fd, rendezvous->ranks);
+            bind(fd, (struct sockaddr *)&place.address, place.length) || listen(fd, SOMAXCONN);
   int error = errno;
   rendezvous->listener = fd;
   if (bad) {
@@ -186,14 +194,25 @@ static int open_listener(struct rendezvous *rendezvous, const char *host, const 
   return 0;
 }
 
-/* Closes an unauthenticated peer. A rank with other parameters of the run is an error. */
-static int admit(struct rendezvous *rendezvous, int fd, uint64_t limit_ns)
+/* Reads from a connection. 1: its hello is complete; 0: not yet; -1: it has ended. */
+static int read_hello(struct stranger *stranger)
 {
-  struct hello hello;
-  uint64_t hello_limit_ns = clock_ns() + 1000000000ull;
-  no_delay(fd);
-  if (move(fd, &hello, sizeof(hello), hello_limit_ns < limit_ns ? hello_limit_ns : limit_ns, 0) ||
-      hello.magic != MAGIC) {
+  char *place = (char *)&stranger->hello + stranger->filled;
+  ssize_t step = recv(stranger->fd, place, sizeof(stranger->hello) - stranger->filled,
+                      MSG_DONTWAIT);
+  if (step == 0 || (step < 0 && errno != EAGAIN && errno != EINTR)) {
+    return -1;
+  }
+  stranger->filled += step > 0 ? (size_t)step : 0;
+  return stranger->filled == sizeof(stranger->hello);
+}
+
+/* Closes an unauthenticated peer. A rank with other parameters of the run is an error. */
+static int admit(struct rendezvous *rendezvous, const struct stranger *stranger)
+{
+  struct hello hello = stranger->hello;
+  int fd = stranger->fd;
+  if (hello.magic != MAGIC) {
     close(fd);
     return 0;
   }
@@ -232,25 +251,97 @@ static int fail_without_ranks(struct rendezvous *rendezvous, int missing, const 
               host, port, rendezvous->timeout_ms);
 }
 
-static int host_ranks(struct rendezvous *rendezvous, const char *host, const char *port)
+struct crowd {
+  struct stranger at[STRANGERS_MOST]; /* the oldest first */
+  int count;
+};
+
+static void leave(struct crowd *crowd, int i)
 {
-  uint64_t limit = deadline(rendezvous);
-  if (open_listener(rendezvous, host, port)) {
-    return -1;
+  crowd->count--;
+  memmove(&crowd->at[i], &crowd->at[i + 1], (size_t)(crowd->count - i) * sizeof(crowd->at[0]));
+}
+
+/* Waits until someone connects, sends something, or has taken too long. */
+static void wait_for_any(int listener, const struct crowd *crowd, uint64_t limit_ns)
+{
+  struct pollfd ready[1 + STRANGERS_MOST] = {{.fd = listener, .events = POLLIN}};
+  uint64_t now = clock_ns();
+  for (int i = 0; i < crowd->count; i++) {
+    ready[1 + i] = (struct pollfd){.fd = crowd->at[i].fd, .events = POLLIN};
   }
-  for (int missing = rendezvous->ranks - 1; missing > 0;) {
-    if (wait_for(rendezvous->listener, POLLIN, limit)) {
-      return fail_without_ranks(rendezvous, missing, host, port);
-    }
-    int fd = accept4(rendezvous->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) {
+  if (crowd->count && crowd->at[0].limit_ns < limit_ns) {
+    limit_ns = crowd->at[0].limit_ns;
+  }
+  poll(ready, 1 + (nfds_t)crowd->count, now < limit_ns ? (int)((limit_ns - now) / 1000000) + 1 : 0);
+}
+
+/* Accepts a connection, if there is one. The oldest one makes room. */
+static bool accept_stranger(int listener, struct crowd *crowd)
+{
+  int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) {
+    return false;
+  }
+  if (crowd->count == STRANGERS_MOST) {
+    close(crowd->at[0].fd);
+    leave(crowd, 0);
+  }
+  no_delay(fd);
+  crowd->at[crowd->count++] = (struct stranger){.fd = fd,
+                                                .limit_ns = clock_ns() + HELLO_MS * 1000000ull};
+  return true;
+}
+
+/* Reads from all connections. Returns the number of ranks that have come, or -1 for an error. */
+static int hear(struct rendezvous *rendezvous, struct crowd *crowd)
+{
+  int came = 0;
+  for (int i = 0; i < crowd->count;) {
+    struct stranger *stranger = &crowd->at[i];
+    int complete = read_hello(stranger);
+    if (complete == 0 && clock_ns() < stranger->limit_ns) {
+      i++;
       continue;
     }
-    int admitted = admit(rendezvous, fd, limit);
+    struct stranger left = *stranger;
+    leave(crowd, i);
+    if (complete <= 0) {
+      close(left.fd);
+      continue;
+    }
+    int admitted = admit(rendezvous, &left);
     if (admitted < 0) {
       return -1;
     }
-    missing -= admitted;
+    came += admitted;
+  }
+  return came;
+}
+
+static int host_ranks(struct rendezvous *rendezvous, const char *host, const char *port)
+{
+  uint64_t limit = deadline(rendezvous);
+  struct crowd crowd = {.count = 0};
+  int missing = rendezvous->ranks - 1, came = 0;
+  if (open_listener(rendezvous, host, port)) {
+    return -1;
+  }
+  while (missing > 0 && came >= 0 && clock_ns() < limit) {
+    wait_for_any(rendezvous->listener, &crowd, limit);
+    for (int i = 0; i < STRANGERS_MOST && accept_stranger(rendezvous->listener, &crowd); i++) {
+    }
+    came = hear(rendezvous, &crowd);
+    missing -= came > 0 ? came : 0;
+  }
+  while (crowd.count) {
+    close(crowd.at[--crowd.count].fd);
+  }
+  if (came < 0) {
+    return -1;
+  }
+  if (missing > 0) {
+    return fail_without_ranks(rendezvous, missing, host, port);
   }
   close(rendezvous->listener);
   rendezvous->listener = -1;
