@@ -19,6 +19,7 @@ enum {
   /* Of one exchange: connect, send, receive. */
   OPEN_MS = 15000,
   LISTEN_MS = 1000, /* the caller may be a poller */
+  SILENT_MS = 1000, /* after a request without an answer, the next ones fail at once */
 };
 
 /* --- One exchange --- */
@@ -231,18 +232,25 @@ int harp_agent_open(struct harp_agent *agent, const char *scheme,
 static bool is_lost(int rc)
 {
   return rc == -ECONNRESET || rc == -EPIPE || rc == -ENOTCONN || rc == -ECONNREFUSED ||
-         rc == -ENOENT;
+         rc == -ENOENT || rc == -EBADF;
 }
 
 /* As exchange, also with an agent that has restarted. -ETIMEDOUT: there is none now. */
 static int exchange_again(struct harp_agent *agent, const char *request,
                           struct harp_agent_reply *reply, int *fds)
 {
+  memset(reply, 0, sizeof(*reply));
+  if (now_ms() < agent->silent_until_ms) {
+    return -ETIMEDOUT;
+  }
   begin(agent, LISTEN_MS);
   int rc = exchange(agent, request, reply, fds);
   if (is_lost(rc)) {
     rc = dial(agent);
     rc = rc < 0 ? rc : exchange(agent, request, reply, fds);
+  }
+  if (rc == -ETIMEDOUT) {
+    agent->silent_until_ms = now_ms() + SILENT_MS;
   }
   return is_lost(rc) ? -ETIMEDOUT : rc;
 }

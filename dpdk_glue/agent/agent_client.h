@@ -19,9 +19,10 @@
 #include "dpdk_glue/port.h"
 
 struct harp_agent {
-  int fd;              /* -1: not connected */
-  int64_t deadline_ms; /* of the exchange, on the monotonic clock */
-  char path[108];      /* of the agent's socket; "": no agent is in use */
+  int fd;                  /* -1: not connected */
+  int64_t deadline_ms;     /* of the exchange, on the monotonic clock */
+  int64_t silent_until_ms; /* no request before: the last one had no answer */
+  char path[108];          /* of the agent's socket; "": no agent is in use */
   char device[64];
   uint16_t ports_first, ports_last; /* granted, host order */
 };

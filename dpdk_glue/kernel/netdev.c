@@ -31,7 +31,6 @@
 enum {
   REPLY_BYTES = 32768,
   GSO_LEGACY_MAX = 65536,
-  ADDRESSES = 256, /* most of a namespace that has_address reads */
 };
 
 /* Sends one request and reads one reply; the kernel answers synchronously. Returns the reply's
@@ -328,23 +327,14 @@ bool harp_netdev_has_carrier(int control, int index)
   return flags >= 0 && flags & IFF_RUNNING;
 }
 
-/* Whether the interface has the address, network order. true: the kernel does not say, or the
- * namespace has too many addresses. */
-static bool has_address(int control, const char *name, uint32_t address)
+/* Whether this namespace has lost an address, network order. Asks by an option that takes no lock
+ * of the kernel's: SIOCGIFCONF and rtnetlink may wait for 0.1 s. false: it has it, or an agent's
+ * control socket cannot tell. */
+static bool lost_ip_address(int control, uint32_t address)
 {
-  struct ifreq list[ADDRESSES];
-  struct ifconf request = {.ifc_len = sizeof(list), .ifc_req = list};
-  if (ioctl(control, SIOCGIFCONF, &request) < 0 || request.ifc_len == (int)sizeof(list)) {
-    return true;
-  }
-  for (unsigned i = 0; i < (unsigned)request.ifc_len / sizeof(list[0]); i++) {
-    struct sockaddr_in one;
-    memcpy(&one, &list[i].ifr_addr, sizeof(one));
-    if (one.sin_addr.s_addr == address && is_label_of(list[i].ifr_name, name)) {
-      return true;
-    }
-  }
-  return false;
+  const struct in_addr own = {address};
+  return setsockopt(control, IPPROTO_IP, IP_MULTICAST_IF, &own, sizeof(own)) < 0 &&
+         errno == EADDRNOTAVAIL;
 }
 
 bool harp_netdev_lost_address(int control, const struct harp_netdev *device,
@@ -356,7 +346,7 @@ bool harp_netdev_lost_address(int control, const struct harp_netdev *device,
     return false;
   }
   return memcmp(request.ifr_hwaddr.sa_data, info->mac, sizeof(info->mac)) != 0 ||
-         !has_address(control, request.ifr_name, info->address);
+         lost_ip_address(control, info->address);
 }
 
 int harp_netdev_check_link(int control, int bound, const struct harp_netdev *device,

@@ -56,9 +56,9 @@ int harp_netdev_control(void);
 /* Returns true if the interface is up and has a carrier. false: it is down, or it is gone. control:
  * of harp_netdev_control. Any thread. */
 bool harp_netdev_has_carrier(int control, int index);
-/* Whether a port shares the kernel's IP address, and the interface no longer has this address or
- * the port's MAC address. The port's ARP requests would mislead neighbours. A port with an address
- * of its own answers ARP itself. Any thread. */
+/* Whether a port shares the kernel's IP address, and this host no longer has this address, or the
+ * interface no longer has the port's MAC address. The port's ARP requests would mislead neighbours.
+ * A port with an address of its own answers ARP itself. Any thread. */
 bool harp_netdev_lost_address(int control, const struct harp_netdev *device,
                               const struct harp_port_info *info);
 /* Whether a port may use its interface. 0, or an error of receive in port.h: -ENETDOWN, -ENODEV or

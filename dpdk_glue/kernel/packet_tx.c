@@ -16,6 +16,7 @@
 
 #include "dpdk_glue/kernel/packet_calls.h"
 #include "harp/counters.h"
+#include "harp/headers.h"
 
 enum {
   SEND_BUFFER = 4 * 1024 * 1024, /* bytes */
@@ -162,25 +163,20 @@ static uint64_t coarse_ms(void)
   return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* Whether no frame got through for so long that no full queue explains it. A rule of tc or nftables
- * drops this one, which the kernel also reports as ENOBUFS. */
-static bool is_forbidden(struct packet_tx *tx)
+/* Whether frames have been refused since *since, ms, for so long that no full queue explains it.
+ * *since 0: this is the first one. */
+static bool lasts(uint64_t *since)
 {
   uint64_t now = coarse_ms();
-  tx->refused_since = tx->refused_since ? tx->refused_since : now;
-  return now - tx->refused_since >= REFUSED_MS;
+  *since = *since ? *since : now;
+  return now - *since >= REFUSED_MS;
 }
 
 /* Maps the errno of a failed send to the port's error and counts it. */
 static int send_failed(struct packet_tx *tx, int error)
 {
-  if (error == ENOBUFS && is_forbidden(tx)) {
-    tx->errors++;
-    return -EIO;
-  }
   switch (error) {
   case EAGAIN:
-  case ENOBUFS: /* the queueing discipline's limit */
   case EINTR: tx->full++; return -EAGAIN;
   case EMSGSIZE: tx->errors++; return -EMSGSIZE;
   case ENETDOWN: tx->errors++; return -ENETDOWN;
@@ -202,23 +198,46 @@ static void drop_held(struct packet_tx *tx, unsigned count)
   }
 }
 
-/* Sends the held frames. A frame that the device rejects is lost, as on a wire. As
- * harp_packet_tx_flush. */
+static void lose_held(struct packet_tx *tx, unsigned count)
+{
+  tx->errors += count;
+  drop_held(tx, count);
+}
+
+/*
+ * Sends the held frames. A frame that the device rejects is lost, as on a wire.
+ *
+ * The kernel refuses a frame by ENOBUFS if a queue is full, and also if a rule of tc or nftables
+ * drops it. A refused frame is lost if a later one gets through, because the queue is not full, or
+ * if none gets through for long. The others wait. 0; -EAGAIN: the socket is full; -ENOBUFS: frames
+ * were refused, and wait; or the error of a frame that is lost.
+ */
 static int send_held(struct packet_tx *tx)
 {
-  unsigned sent = 0;
+  unsigned refused = 0; /* at the head */
   int rc = 0, lost = 0;
-  while (sent < tx->held_count && rc != -EAGAIN) {
-    int n = harp_sendmmsg(tx->fd, tx->message + sent, tx->held_count - sent, MSG_DONTWAIT);
-    rc = n < 0 ? send_failed(tx, errno) : 0;
-    tx->refused_since = n < 0 ? tx->refused_since : 0;
-    if (rc != -EAGAIN) {
-      sent += n < 0 ? 1 : (unsigned)n;
-      lost = rc < 0 ? rc : lost;
+  while (refused < tx->held_count && rc != -EAGAIN) {
+    int n = harp_sendmmsg(tx->fd, tx->message + refused, tx->held_count - refused, MSG_DONTWAIT);
+    if (n < 0 && errno == ENOBUFS) {
+      refused++;
+      continue;
     }
+    rc = n < 0 ? send_failed(tx, errno) : 0;
+    if (rc == -EAGAIN) {
+      break;
+    }
+    lost = rc < 0 || refused ? -EIO : lost;
+    lose_held(tx, refused);
+    drop_held(tx, n < 0 ? 1 : (unsigned)n);
+    tx->refused_since = n < 0 ? tx->refused_since : 0;
+    lost = rc < 0 ? rc : lost;
+    refused = 0;
   }
-  drop_held(tx, sent);
-  return rc == -EAGAIN ? rc : lost;
+  if (refused && lasts(&tx->refused_since)) {
+    lose_held(tx, refused);
+    return -EIO;
+  }
+  return rc == -EAGAIN ? rc : refused ? -ENOBUFS : lost;
 }
 
 static int hold(struct packet_tx *tx, const struct harp_tx_frame *frame)
@@ -258,6 +277,36 @@ static ssize_t send_frame(struct packet_tx *tx, const struct harp_tx_frame *fram
   return harp_sendmsg(tx->fd, &message, MSG_DONTWAIT);
 }
 
+static uint32_t destination(const struct harp_tx_frame *frame)
+{
+  uint32_t to;
+  memcpy(&to, (const uint8_t *)frame->iov[0].iov_base + ETH_HEADER + IP_DST, sizeof(to));
+  return to;
+}
+
+/* A long frame was refused by ENOBUFS. Frames to other hosts get through beside a rule against one
+ * host, so the time counts since the last one to this host. */
+static int refused_long(struct packet_tx *tx, const struct harp_tx_frame *frame)
+{
+  uint32_t to = destination(frame);
+  tx->long_refused_since = to == tx->long_refused_to ? tx->long_refused_since : 0;
+  tx->long_refused_to = to;
+  if (lasts(&tx->long_refused_since)) {
+    tx->errors++;
+    return -EIO;
+  }
+  tx->full++;
+  return -EAGAIN;
+}
+
+static void got_through(struct packet_tx *tx, const struct harp_tx_frame *frame)
+{
+  tx->refused_since = 0;
+  if (tx->long_refused_since && destination(frame) == tx->long_refused_to) {
+    tx->long_refused_since = 0;
+  }
+}
+
 /* The kernel's own segmentation copies a linear part, but refers to pages. */
 static bool may_be_linear(const struct packet_tx *tx, const struct harp_tx_frame *frame)
 {
@@ -279,7 +328,8 @@ static int send_now(struct packet_tx *tx, const struct harp_tx_frame *frame)
   if (frame->iov_count > PACKET_TX_IOV) {
     return -EMSGSIZE;
   }
-  if (tx->held_count && send_held(tx) == -EAGAIN) {
+  int held = tx->held_count ? send_held(tx) : 0;
+  if (held == -EAGAIN) {
     return -EAGAIN;
   }
   bool linear = may_be_linear(tx, frame), is_long = frame->length > LONG;
@@ -295,8 +345,12 @@ static int send_now(struct packet_tx *tx, const struct harp_tx_frame *frame)
       tx->paged = tx->lack;
     }
   }
-  tx->refused_since = sent < 0 ? tx->refused_since : 0;
-  return sent < 0 ? send_failed(tx, errno) : 0;
+  if (sent < 0) {
+    return errno == ENOBUFS ? refused_long(tx, frame) : send_failed(tx, errno);
+  }
+  lose_held(tx, tx->held_count); /* they were refused, and this frame was not */
+  got_through(tx, frame);
+  return 0;
 }
 
 int harp_packet_tx_send(struct packet_tx *tx, const struct harp_tx_frame *frame)
@@ -311,7 +365,12 @@ int harp_packet_tx_send(struct packet_tx *tx, const struct harp_tx_frame *frame)
   return rc;
 }
 
-int harp_packet_tx_flush(struct packet_tx *tx) { return tx->held_count ? send_held(tx) : 0; }
+int harp_packet_tx_flush(struct packet_tx *tx)
+{
+  int rc = tx->held_count ? send_held(tx) : 0;
+  tx->full += rc == -ENOBUFS;
+  return rc == -ENOBUFS ? -EAGAIN : rc;
+}
 
 void harp_packet_tx_count(struct packet_tx *tx, uint64_t *counters)
 {

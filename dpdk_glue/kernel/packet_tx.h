@@ -41,7 +41,10 @@ struct packet_tx {
   unsigned paged; /* long frames to send in pages, because contiguous memory was lacking */
   unsigned lack;  /* their number after the last lack; 0: a linear frame got through since */
   uint64_t copied, full, errors; /* since the owner's last count; port.h's counters */
-  uint64_t refused_since;        /* ms: first ENOBUFS since a frame got through; 0: none */
+  /* ms: when frames began to be refused by ENOBUFS; 0: none is. Of held ones: since a frame got
+   * through. Of long ones: since one to the same host got through. */
+  uint64_t refused_since, long_refused_since;
+  uint32_t long_refused_to; /* network order */
   unsigned held_count;
   struct packet_tx_held held[PACKET_TX_HELD];
   struct mmsghdr message[PACKET_TX_HELD];

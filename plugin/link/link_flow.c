@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A flow's life: connection, hello exchange, end, and lingering until its last bytes are
- * acknowledged. */
+/* A flow's life: connection, hello exchange, end, and lingering until the peer has all bytes. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -488,6 +487,8 @@ void flow_reset(struct link_flow *flow)
 {
   drop_connection(flow);
   flow_drop_inherited(flow);
+  flow_count_wait(flow);
+  flow->stalled = false;
   flow->request = NULL;
   flow->state = FLOW_CLOSED;
 }

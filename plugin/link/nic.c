@@ -71,17 +71,18 @@ static bool lingers(const struct link_flow *flow)
   return flow->tcp && !flow->link && !flow->listener && !flow->replaces && !flow->move;
 }
 
-/* Resets lingering flows beyond LINGERING_MOST, so that new links find a connection. A peer may
- * keep them open as long as it likes. count: their number. */
-static void limit_lingering(struct nic_instance *at, unsigned count)
+/* Resets the oldest lingering flows beyond LINGERING_MOST, so that new links find a connection. A
+ * peer may keep them open as long as it likes. New flows are at the front of the list. */
+static void limit_lingering(struct nic_instance *at)
 {
   struct link_flow *next;
   uint64_t running = harp_instance_running_time(at->instance);
-  for (struct link_flow *flow = at->flows; flow && count > LINGERING_MOST; flow = next) {
+  unsigned kept = 0;
+  for (struct link_flow *flow = at->flows; flow; flow = next) {
     next = flow->next;
-    if (lingers(flow) && running - flow->lost > flow_config(flow)->timeout_ms * NS_PER_MS) {
+    if (lingers(flow) && ++kept > LINGERING_MOST &&
+        running - flow->lost > flow_config(flow)->timeout_ms * NS_PER_MS) {
       flow_close_free(flow, FLOW_CLOSE_RESET);
-      count--;
     }
   }
 }
@@ -90,7 +91,6 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
 {
   struct nic_instance *at = (struct nic_instance *)ticker;
   uint64_t links = 0;
-  unsigned lingering = 0;
   struct link_flow *next;
   release_used_ports(at, PORT_RELEASE_DELAY_MS * NS_PER_MS);
   uint64_t running = harp_instance_running_time(instance);
@@ -107,7 +107,6 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
     flow_watch_peer(flow, now);
     link_watch_opening(flow);
     links += flow->link && flow->number == 0;
-    lingering += lingers(flow);
     if (flow->listener && running - flow->born > hello_timeout_ms(flow) * NS_PER_MS) {
       harp_instance_count(instance, HARP_COUNTER_unauthenticated_drops, 1);
       flow_close_free(flow, FLOW_CLOSE_RESET);
@@ -115,7 +114,7 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
       flow_move_watch(flow);
     }
   }
-  limit_lingering(at, lingering);
+  limit_lingering(at);
   harp_instance_gauge(instance, HARP_COUNTER_links, links);
   if (harp_instance_number(instance) == 0 && at->nic->device == at->nic->transport->nics.home) {
     /* The process has one log, so one instance counts for all. */

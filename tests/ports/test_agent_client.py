@@ -80,10 +80,12 @@ def agent(hosts: Hosts, tmp_path: Path) -> Iterator[Path]:
 
 
 def reserve(one: Probe) -> int:
-    """A local port, also on a busy machine: the agent has a second for each try."""
-    for _ in range(20):
+    """A local port, also on a busy machine: the agent has a second for each try, and tries in the
+    second after a failed one fail at once."""
+    for _ in range(100):
         with suppress(PortError):
             return one.reserve()
+        time.sleep(0.2)
     raise AssertionError("no port")
 
 
@@ -138,12 +140,17 @@ def test_frozen_agent_stops_no_poller(probe: Make, hosts: Hosts, tmp_path: Path)
         program.signal(signal.SIGSTOP)
         begun = time.monotonic()
         with pytest.raises(PortError) as failed:
-            one.reserve()
+            for _ in range(BLOCK):  # a block at the end of the range is short, so some may be left
+                taken.add(one.reserve())
         assert failed.value.number == errno.ETIMEDOUT
         assert time.monotonic() - begun < 6  # 15 s for an open
+        begun = time.monotonic()
+        with pytest.raises(PortError):
+            one.reserve()
+        assert time.monotonic() - begun < 0.5  # so that a poller stands still for half of the time
         program.signal(signal.SIGCONT)
         taken |= {reserve(one) for _ in range(BLOCK)}
-        assert len(taken) == 2 * BLOCK and taken <= listening(host)
+        assert len(taken) >= 2 * BLOCK and taken <= listening(host)
         program.signal(signal.SIGTERM)
         program.wait(20)
         with pytest.raises(PortError) as failed:
