@@ -10,13 +10,13 @@ from harp.setup.nic_settings import NicSetting
 from harp.setup.one_subnet import InterfaceSysctl
 from harp.setup.plan import Existing
 from harp.setup.request import is_on_interface, scheme_of
-from harp.setup.steps import Blackhole, Step, WriteFile
+from harp.setup.steps import Blackhole, FolderMode, Step, WriteFile
 
 
 def stale(steps: Sequence[Step], files: Sequence[Existing]) -> list[Step]:
-    """The steps that serve a device or an address that no file has, and those of files that were
-    removed by hand. Undo must still restore a file that was there before set-up."""
-    paths = {str(file.path) for file in files}
+    """The steps that serve a device or an address that no file has, those of files that were
+    removed by hand, and those of modes that were changed by hand. Undo must still restore a file
+    that was there before set-up."""
     addresses = {file.address.partition("/")[0] for file in files}
     xdp = {file.place for file in files if scheme_of(file.device) == "xdp"}
     shared = [
@@ -25,8 +25,8 @@ def stale(steps: Sequence[Step], files: Sequence[Existing]) -> list[Step]:
     in_one_subnet = one_subnet.concerned(shared)
 
     def is_stale(step: Step) -> bool:
-        if isinstance(step, WriteFile):
-            return step.before is None and step.path not in paths
+        if isinstance(step, (WriteFile, FolderMode)):
+            return step.is_undone()  # by the step's own path: a link may give it another one
         if isinstance(step, Blackhole):
             return step.address not in addresses
         if isinstance(step, NicSetting):

@@ -210,8 +210,11 @@ class FolderMode(Step):
         assert isinstance(earlier, FolderMode)
         self.before = earlier.before
 
+    def is_undone(self) -> bool:
+        return not self.in_place()
+
     def undo(self) -> str:
-        if not self.in_place():
+        if self.is_undone():
             return ""
         try:
             make_folder(self.path, self.before)

@@ -88,3 +88,27 @@ def test_files_that_repeat_an_address_are_named(host: Host) -> None:
         (host.conf / f"ztcp{number}.conf").write_text("device = packet:eth0\naddress = kernel\n")
     error = host.harp("setup", "apply", "--device", "packet:eth0", code=2).stderr
     assert "ztcp1.conf (kernel); remove those that repeat an address" in error
+
+
+def test_folder_named_by_another_path_keeps_its_files(host: Host) -> None:
+    host.harp("setup", "--yes")
+    path = host.conf / "ztcp0.conf"
+    text = path.read_text()
+    alias = host.tools / "alias"
+    alias.symlink_to(host.conf)
+    host.environment["HARP_CONF_DIR"] = str(alias)
+    assert "nothing to change" in host.harp("setup", "--yes").stdout
+    assert path.read_text() == text
+    host.harp("setup", "status")
+    assert f"removed {path}" in host.harp("setup", "undo").stdout
+
+
+def test_mode_that_was_changed_by_hand_is_forgotten(host: Host) -> None:
+    host.run_dir.mkdir(parents=True)
+    host.run_dir.chmod(0o755)
+    host.harp("setup", "--yes")
+    host.run_dir.chmod(0o2775)
+    assert "nothing to change" in host.harp("setup", "--yes").stdout
+    assert str(host.run_dir) not in host.harp("setup", "status").stdout
+    host.harp("setup", "undo")
+    assert host.run_dir.stat().st_mode & 0o7777 == 0o2775
