@@ -195,7 +195,7 @@ def _folders(conf: Path, run: Path) -> list[Step]:
     if run in modes:
         modes[run] = _RUN_MODE
     made: list[Step] = [MakeFolder(str(path), mode) for path, mode in modes.items()]
-    return made if run in modes else _opened(run)  # a folder that is there has no missing parents
+    return made if run in modes else made + _opened(run)
 
 
 @dataclass(frozen=True)

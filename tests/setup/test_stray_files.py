@@ -112,3 +112,11 @@ def test_mode_that_was_changed_by_hand_is_forgotten(host: Host) -> None:
     assert str(host.run_dir) not in host.harp("setup", "status").stdout
     host.harp("setup", "undo")
     assert host.run_dir.stat().st_mode & 0o7777 == 0o2775
+
+
+def test_plan_shows_the_configuration_folder_beside_a_run_folder(host: Host) -> None:
+    host.run_dir.mkdir(parents=True)
+    host.run_dir.chmod(0o755)
+    lines = host.harp("setup", "plan").stdout.splitlines()
+    assert f"  make the folder {host.conf}" in lines
+    assert f"  chmod 1777 {host.run_dir} (now 755)" in lines
