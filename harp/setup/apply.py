@@ -10,7 +10,7 @@ from harp.setup import home
 from harp.setup.dpdk import Choice
 from harp.setup.host import HostError
 from harp.setup.journal import Journal
-from harp.setup.plan import check_holders, conf_dir, existing_files, files_after, kept_beside, plan
+from harp.setup.plan import check_holders, conf_dir, existing_files, files_after, notes, plan
 from harp.setup.request import Request
 from harp.setup.stale import stale
 from harp.setup.steps import Step, StepError
@@ -19,7 +19,7 @@ from harp.setup.steps import Step, StepError
 @dataclass(frozen=True)
 class Plan:
     """What apply would do. `undo`: the steps of earlier choices that no file will need. `notes`:
-    lines about the files that stay beside new ones."""
+    lines about what set-up leaves as it is."""
 
     steps: list[Step] = field(default_factory=list)
     undo: list[Step] = field(default_factory=list)
@@ -46,7 +46,7 @@ def planned(requests: list[Request], choice: Choice) -> Plan:
     check_holders(requests)
     unneeded = stale(journal, files_after(steps, conf_dir()))
     undo = [step for step in unneeded if not step.is_undone()]
-    return Plan(steps, undo, kept_beside(requests))
+    return Plan(steps, undo, notes(requests))
 
 
 def _undo_stale(journal: Journal) -> tuple[list[str], list[str]]:

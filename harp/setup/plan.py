@@ -246,13 +246,18 @@ def files_after(steps: Sequence[Step], folder: Path) -> list[Existing]:
     return list(found.values())
 
 
+def _is_absent(file: Existing) -> bool:
+    """Whether the file's interface was renamed, removed or named wrongly."""
+    return is_on_interface(file.device) and host.interface(file.place) is None
+
+
 def _check_exists(file: Existing) -> None:
-    """A file of an interface that was renamed or named wrongly: a new file cannot mend it."""
-    if is_on_interface(file.device) and host.interface(file.place) is None:
+    """Refuses to set up a file whose interface is absent."""
+    if _is_absent(file):
         raise PlanError(
-            f"{file.path.name} names {file.place}, which is not in this network namespace, and "
-            f"HARP declines every job because of it; remove the file (rm {file.path}, or harp "
-            f"setup undo), then run harp setup --device …; usable interfaces: {_usable()}"
+            f"{file.path.name} names {file.place}, which is not in this network namespace; "
+            f"remove the file (rm {file.path}, or harp setup undo), then run harp setup "
+            f"--device …; usable interfaces: {_usable()}"
         )
 
 
@@ -378,17 +383,23 @@ def _shared(wanted: list[tuple[Request, Optional[Existing]]], files: list[Existi
     ]
 
 
-def kept_beside(requests: list[Request]) -> list[str]:
-    """A line for each file that stays beside the new ones that the planned requests write."""
+def notes(requests: list[Request]) -> list[str]:
+    """A line for each file that stays beside the new ones that the planned requests write, and for
+    each other file whose interface is absent."""
     files = existing_files(conf_dir())
     changed = _assigned(requests, files)
-    if None not in changed:
-        return []
-    return [
-        f"{file.path.name} ({file.device}) stays in use; remove it to drop that NIC"
-        for file in files
-        if file not in changed
-    ]
+    found = []
+    for file in (file for file in files if file not in changed):
+        if _is_absent(file):
+            found.append(
+                f"{file.path.name} names {file.place}, which is not in this network namespace: "
+                f"ranks whose home NIC it is decline; remove the file: rm {file.path}"
+            )
+        elif None in changed:
+            found.append(
+                f"{file.path.name} ({file.device}) stays in use; remove it to drop that NIC"
+            )
+    return found
 
 
 def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) -> list[Step]:
@@ -403,10 +414,10 @@ def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) 
     for request in requests:
         _check_scheme(request)
     wanted = list(zip(requests, _assigned(requests, files)))
-    for one in files:
-        _check_exists(one)
     for request, file in wanted:
         if request.scheme in ON_INTERFACE:
+            if file:
+                _check_exists(file)
             request.settings.setdefault("address", file.address if file else "kernel")
             _check_values(request)
             _check_host(request)

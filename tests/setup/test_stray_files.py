@@ -11,29 +11,43 @@ import pytest
 Host = Any  # conftest's SetUpHost
 
 
-def test_file_of_a_missing_interface_is_named(host: Host) -> None:
-    """A second file would not mend it: HARP declines every job because of the first one."""
+def test_file_of_a_renamed_interface_is_named(host: Host) -> None:
+    """A new file serves the new name. Ranks that begin with the old file still decline."""
     host.harp("setup", "--yes")
     path = host.conf / "ztcp0.conf"
+    missing = "ztcp0.conf names eth0, which is not in this network namespace"
     host.host.run(["ip", "link", "set", "eth0", "down"])
     host.host.run(["ip", "link", "set", "eth0", "name", "ens5"])
     host.host.run(["ip", "link", "set", "ens5", "up"])
     try:
-        for device in ((), ("--device", "packet:ens5")):
-            error = host.harp("setup", "apply", *device, code=1).stderr
-            assert "ztcp0.conf names eth0, which is not in this network namespace" in error
-            assert f"remove the file (rm {path}, or harp setup undo)" in error
-            assert error.rstrip().endswith("usable interfaces: ens5")
+        error = host.harp("setup", "apply", code=1).stderr
+        assert missing in error
+        assert f"remove the file (rm {path}, or harp setup undo)" in error
+        assert error.rstrip().endswith("usable interfaces: ens5")
         assert sorted(host.conf.glob("ztcp*.conf")) == [path]
+        asked = ("setup", "--yes", "--device", "packet:ens5")
+        for _ in range(2):  # the note also comes when there is nothing to change
+            said = host.harp(*asked).stdout
+            assert f"note: {missing}: ranks whose home NIC it is decline" in said
+            assert f"remove the file: rm {path}" in said and "stays in use" not in said
+        assert "device = packet:ens5" in (host.conf / "ztcp1.conf").read_text()
         path.unlink()
-        host.harp("setup", "apply", "--device", "packet:ens5")
-        assert "device = packet:ens5" in path.read_text()
+        assert "note:" not in host.harp("setup", "--yes").stdout
         host.harp("setup", "status")
         host.harp("setup", "undo")
     finally:
         host.host.run(["ip", "link", "set", "ens5", "down"])
         host.host.run(["ip", "link", "set", "ens5", "name", "eth0"])
         host.host.run(["ip", "link", "set", "eth0", "up"])
+
+
+def test_file_of_a_missing_nic_does_not_stop_another_one(host: Host) -> None:
+    host.harp("setup", "--yes")
+    other = host.conf / "ztcp1.conf"
+    other.write_text("device = packet:eth7\naddress = kernel\n")
+    said = host.harp("setup", "apply", "--device", "packet:eth0", "--set", "mtu=1400").stdout
+    assert "note: ztcp1.conf names eth7, which is not in this network namespace" in said
+    assert "mtu = 1400" in (host.conf / "ztcp0.conf").read_text()
 
 
 def test_file_that_stays_beside_a_new_one_is_noted(host: Host) -> None:
