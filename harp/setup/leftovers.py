@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that ended processes left in the run folder. harp/engine/rundir.h has their names."""
+"""The files that HARP's processes make in the run folder. harp/engine/rundir.h has their names."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ import stat
 
 _NAME = re.compile(r"[0-9a-f]{16}\.(stat|new|trace)")
 _SOCKET = re.compile(r"([0-9a-f]{16})-[0-9]+\.capture")
+
+
+def are_alone_in(folder: str) -> bool:
+    """Whether the folder holds nothing but these files. Raises OSError."""
+    return all(_NAME.fullmatch(name) or _SOCKET.fullmatch(name) for name in os.listdir(folder))
 
 
 def is_locked(fd: int) -> bool:

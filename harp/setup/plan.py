@@ -13,7 +13,7 @@ from typing import Optional
 
 from harp import _tables
 from harp.observe.statfile import DEFAULT_FOLDER as RUN_DIR
-from harp.setup import arp, dpdk, host, nic_settings, one_subnet, pci
+from harp.setup import arp, dpdk, host, leftovers, nic_settings, one_subnet, pci
 from harp.setup.home import missing_folders
 from harp.setup.request import (
     ON_INTERFACE,
@@ -179,13 +179,25 @@ def _check_together(requests: list[Request]) -> None:
 _RUN_MODE = 0o1777
 
 
-def _opened(run: Path) -> list[Step]:
-    """The step that lets all users write to a run folder that only its owner can write to. A folder
-    with a group of writers is somebody's choice, and others' folders are not ours to change."""
-    status = run.lstat()
+def _closed_mode(run: Path) -> Optional[int]:
+    """The mode of a run folder that all users can read but only its owner can write to; None for
+    another one. A folder with a group of writers or closed to other users is somebody's choice, and
+    others' folders are not ours to change."""
+    try:
+        status = run.lstat()
+    except OSError:
+        return None
     mode = stat.S_IMODE(status.st_mode)
     ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    if not ours or mode & (stat.S_IWGRP | stat.S_IWOTH) or not os.access(run, os.W_OK):
+    chosen = mode & (stat.S_IWGRP | stat.S_IWOTH) or not mode & stat.S_IRWXO
+    return mode if ours and not chosen and os.access(run, os.W_OK) else None
+
+
+def _opened(run: Path) -> list[Step]:
+    """The step that lets all users write to a run folder. A folder that other programs use, such as
+    /run, must not become everybody's."""
+    mode = _closed_mode(run)
+    if mode is None or not leftovers.are_alone_in(str(run)):
         return []
     return [FolderMode(str(run), _RUN_MODE, mode)]
 
@@ -384,11 +396,17 @@ def _shared(wanted: list[tuple[Request, Optional[Existing]]], files: list[Existi
 
 
 def notes(requests: list[Request]) -> list[str]:
-    """A line for each file that stays beside the new ones that the planned requests write, and for
-    each other file whose interface is absent."""
+    """A line for each file that stays beside the new ones that the planned requests write, for each
+    other file whose interface is absent, and for a run folder that stays closed."""
     files = existing_files(conf_dir())
     changed = _assigned(requests, files)
+    run = run_dir()
     found = []
+    if _closed_mode(run) is not None and not leftovers.are_alone_in(str(run)):
+        found.append(
+            f"{run} has other files than HARP's, so set-up does not let all users write to it; "
+            "name a folder of HARP's own in HARP_RUN_DIR"
+        )
     for file in (file for file in files if file not in changed):
         if _is_absent(file):
             found.append(

@@ -91,9 +91,23 @@ def test_run_folder_of_one_user_is_opened_to_all(host: Host) -> None:
     host.harp("setup", "status")
     assert f"chmod 755 {host.run_dir}" in host.harp("setup", "undo").stdout
     assert host.run_dir.stat().st_mode & 0o7777 == 0o755
-    for mode in (0o2775, 0o777):  # somebody has chosen these writers
+    for mode in (0o2775, 0o777, 0o700):  # somebody has chosen these users
         host.run_dir.chmod(mode)
         assert "chmod" not in host.harp("setup", "plan").stdout
+
+
+def test_run_folder_with_files_of_other_programs_stays_closed(host: Host) -> None:
+    """HARP_RUN_DIR=/run must not let all users write to /run."""
+    host.run_dir.mkdir(parents=True)
+    host.run_dir.chmod(0o755)
+    for name in ("0123456789abcdef.stat", "0123456789abcdef-0.capture"):
+        (host.run_dir / name).touch()
+    assert f"chmod 1777 {host.run_dir}" in host.harp("setup", "plan").stdout
+    (host.run_dir / "sshd.pid").touch()
+    said = host.harp("setup", "--yes").stdout
+    assert "chmod" not in said
+    assert f"note: {host.run_dir} has other files than HARP's" in said
+    assert host.run_dir.stat().st_mode & 0o7777 == 0o755
 
 
 def test_files_that_repeat_an_address_are_named(host: Host) -> None:
