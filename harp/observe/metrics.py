@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of the running processes, for `harp stat --prometheus` and `harp exporter`.
+"""The metrics of processes, for `harp stat --prometheus` and `harp exporter`. The exporter also has
+the counters of processes that have ended lately.
 
 The number of series is bounded: `statfile.FILES_MOST` files of a user, the counters of this release
 and `FOREIGN_MOST` others, `INSTANCES_MOST` instances of a file, and `flow_sums.PEERS_MOST` peers.
@@ -79,9 +80,10 @@ def families(processes: Sequence[Process], sums: flow_sums.Readings) -> list[Fam
     The labels `job` and `instance` belong to Prometheus, which sets them by its own configuration.
     The pid is no label: many processes in containers have pid 1.
     """
+    running = [process for process in processes if process.alive]
     found = [
-        _info(processes),
-        _start(processes),
+        _info(running),
+        _start(running),
         *_of_flows(processes, sums.add(processes)),
     ]
     return found + _of_counters(processes, {one.name for one in found})
