@@ -19,8 +19,7 @@ import click
 
 from harp.cli.containers import containers_option
 from harp.cli.printed_files import OF_EXPORTER
-from harp.observe import metrics, statfile
-from harp.observe.ended import LastReadings
+from harp.observe import ended, metrics, statfile
 from harp.observe.flow_sums import Readings
 from harp.observe.prometheus import Family
 
@@ -37,8 +36,10 @@ class Collector:
         self._patterns = patterns
         self._containers = containers
         self._readings = Readings(whole)
-        self._last = LastReadings()
+        self._last = ended.LastReadings()
         self._lock = threading.Lock()
+        self._read = 0.0  # when the latest reading ended
+        self._timer: Optional[threading.Timer] = None
 
     def folders(self) -> list[Path]:
         """The run folder of this host with its fallbacks, and the folders that match the patterns
@@ -50,7 +51,23 @@ class Collector:
         """A reading of all processes that run now, and of those that have ended lately."""
         with self._lock:
             found = statfile.scan(self.folders(), self._containers)
-            return metrics.families([*found, *self._last.add(found)], self._readings)
+            families = metrics.families([*found, *self._last.add(found)], self._readings)
+            self._close_later()
+            return families
+
+    def _close_later(self) -> None:
+        """Closes the files of the processes if no other reading comes for a while."""
+        if self._timer:
+            self._timer.cancel()
+        self._read = time.monotonic()
+        self._timer = threading.Timer(ended.SHOWN_S, self._close)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _close(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._read >= ended.SHOWN_S:  # a reading may have come meanwhile
+                self._last.close()
 
     def collect(self) -> Iterable[Any]:
         """The families as prometheus_client wants them, with counters named without their end."""

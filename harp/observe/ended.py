@@ -3,7 +3,9 @@
 may end soon after its link has failed, and its file goes with it.
 
 The reader keeps the file of each running process open, and reads it once more after the end. What
-it keeps is bounded: `statfile.FILES_MOST` files of a user, and `OPEN_MOST` of all users.
+it keeps is bounded: `statfile.FILES_MOST` files of a user, and `OPEN_MOST` of all users. An open
+file uses memory also after its removal. So a reader that pauses for SHOWN_S closes all of them
+(`LastReadings.close`). It then misses the last counters of processes that end in the pause.
 """
 
 from __future__ import annotations
@@ -57,6 +59,12 @@ class LastReadings:
                 self._ended[key] = _Ended(_without_gauges(last), now + SHOWN_S)
         self._open_files(running, budgets)
         return [one.process for one in self._ended.values()]
+
+    def close(self) -> None:
+        """Closes all files. The next reading opens those of the running processes again."""
+        for fd, _ in self._open.values():
+            os.close(fd)
+        self._open.clear()
 
     def _has_room(self, uid: int) -> bool:
         return sum(user == uid for _, user in self._ended) < statfile.FILES_MOST

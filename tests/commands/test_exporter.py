@@ -362,6 +362,25 @@ def test_last_error_of_a_process_is_seen_after_its_end(
     assert errors(collector) == {}
 
 
+def test_files_are_closed_when_no_reading_comes(
+    ranks: list[Any], folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removed file uses memory as long as it is open, and the next scrape may never come."""
+    before = descriptors()
+    collector = Collector([str(folders / "pod*")])
+    text_of(collector)
+    assert descriptors() == before + RANKS
+    with monkeypatch.context() as short:
+        short.setattr(ended, "SHOWN_S", 0.05)
+        text_of(collector)
+        until = time.monotonic() + 20
+        while descriptors() > before:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    text_of(collector)
+    assert descriptors() == before + RANKS
+
+
 def test_files_that_are_kept_open_are_bounded(
     ranks: list[Any], folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
