@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harp.observe import statfile
 from tools.hosts.lab_fixtures import lab
 
 __all__ = ["folders", "harp", "lab"]
@@ -22,7 +23,9 @@ Harp = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the subfolders config and run, named by HARP's variables."""
+    """A folder with the subfolders config and run, named by HARP's variables. This process sees no
+    statistics in /dev/shm: other tests run beside this one."""
+    monkeypatch.setattr(statfile, "SHARED_MEMORY", tmp_path / "shm")
     for name in list(os.environ):
         if name.startswith(("HARP_", "NCCL_")) and name not in KEPT:
             monkeypatch.delenv(name)
