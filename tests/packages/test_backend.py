@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -44,6 +45,24 @@ def test_all_missing_programs_are_named_at_once(
     said = capfd.readouterr().err
     assert "apt-get install gcc pkg-config python3-dev clang\n" in said
     assert "setup-args=-Dxdp=disabled" in said
+
+
+@pytest.mark.parametrize("command", ["package", "arm64"])
+def test_missing_cross_compiler_is_named_before_the_build(command: str, tmp_path: Path) -> None:
+    """The copy of the checkout has no tools/prepare: it cannot build."""
+    shutil.copytree(ROOT / "tools/packages", tmp_path / "tools/packages")
+    shutil.copy(ROOT / "tools" / command, tmp_path / "tools")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/dirname").symlink_to(str(shutil.which("dirname")))
+    done = subprocess.run(
+        [tmp_path / "tools" / command, *(["wheel-arm64"] if command == "package" else [])],
+        env={"PATH": str(tmp_path / "bin")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("apt-get install gcc-aarch64-linux-gnu qemu-user-static\n")
 
 
 def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
