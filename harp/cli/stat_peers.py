@@ -48,7 +48,8 @@ def table(peers: Mapping[str, Peer]) -> Iterator[str]:
 
 def as_json(peers: Mapping[str, Peer]) -> str:
     """{"schema": "harp.stat.peers/1", "peers": [...]}, with the sums of harp.observe.flow_sums,
-    round trips in microseconds, and the times of 99 % of the messages in seconds."""
+    round trips in microseconds, and the times of 99 % of the messages in seconds: null without
+    messages, and above the last bound."""
     return json.dumps(
         {"schema": "harp.stat.peers/1", "peers": [for_json(row) for row in _rows(peers)]}, indent=1
     )

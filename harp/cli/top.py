@@ -62,7 +62,8 @@ class Rates:
     """The rates of a process on one of its NICs over one interval, per second. `stalls` are the
     times in which no thread polled for 0.2 s (the counter `poll_stalls`). `busy` is the percentage
     of polls that found work. 99 % of the messages of the interval took less than `send_p99` and
-    `receive_p99` seconds; None: there was no message, inf: it took longer than the last bound."""
+    `receive_p99` seconds; None: there was no message, inf: it took longer than the last bound. JSON
+    has null for both."""
 
     id: str
     process_id: str

@@ -24,7 +24,8 @@ class PeerRates:
     """What all processes of this host did with one peer in an interval. Waits are the seconds of
     waiting in each second, summed over flows. `rtt_ms` is the largest smoothed round trip and
     `min_rtt_ms` the smallest one, of the open flows; 0: nothing measured. 99 % of the messages of
-    the interval took less than `send_p99` and `receive_p99` seconds; None: there was no message."""
+    the interval took less than `send_p99` and `receive_p99` seconds; None: there was no message,
+    inf: it took longer than the last bound. JSON has null for both."""
 
     peer: str
     flows: int

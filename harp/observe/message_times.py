@@ -37,5 +37,6 @@ def in_ms(seconds: Optional[float]) -> str:
 
 
 def for_json(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields with null for an infinite percentile, which JSON cannot express."""
+    """The fields with null for an infinite percentile, which JSON cannot express. So null means no
+    message, or more than the last bound."""
     return {name: None if value == math.inf else value for name, value in fields.items()}
