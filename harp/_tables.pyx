@@ -361,7 +361,8 @@ def innermost(str device):
 def devices(folder, root=""):
     """The devices that NCCL is told of, for the ztcp*.conf of a folder. Each is a dict: name,
     identity (the NIC: PCI function, interface, or the key `device`), pci_path (None: none), guid,
-    speed_mbps, speed_known (False: it is assumed), files (paths). `root` replaces / in the path of /sys. Raises ConfigError."""
+    speed_mbps, speed_known (False: it is assumed), files (paths). `root` replaces / in the path of
+    /sys. Raises ConfigError."""
     cdef harp_conf_folder_t read
     cdef harp_devices_t found
     cdef char error[HARP_CONFIG_ERROR_SIZE]

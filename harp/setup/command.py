@@ -405,7 +405,8 @@ def status_command(as_json: bool) -> None:
     """Show what set-up has changed here, and whether it is still in place.
 
     Exit 1 if a step is not in place, if nothing was set up, or if a set-up or an undo
-    is running or was interrupted. A file that was edited by hand counts as in place.
+    is running or was interrupted. A file counts as in place if it was edited by hand,
+    or if it was there before set-up and was removed by hand.
     """
     try:
         journal = Journal(conf_dir())
