@@ -24,8 +24,9 @@ enum {
   SLOW_DISTANCE = 64,            /* bytes */
   LONG_PIECE = 1024,             /* bytes; the copy of a shorter one takes little time anyway */
   SHIFTS = 8,
-  REFUSED_MS = 20, /* longer than a full queue takes to send one frame */
-  HEADROOM = 16,   /* bytes before the frame: LL_RESERVED_SPACE of most devices */
+  REFUSED_MS = 20,    /* longer than a full queue takes to send one frame */
+  OVERTAKEN_MOST = 3, /* times that other frames overtake one that is refused */
+  HEADROOM = 16,      /* bytes before the frame: LL_RESERVED_SPACE of most devices */
   /* The kernel always finds a buffer of 4 pages. One of 8 has no advantage over single pages. A
    * frame of less than 12 would waste too much of a buffer of 16. The kernel needs 512 bytes. */
   EASY = 4 * PAGE - 512,  /* bytes */
@@ -186,12 +187,12 @@ static int send_failed(struct packet_tx *tx, int error)
   }
 }
 
-/* Removes the first count held frames. More than count frames are held only if the device was
- * full. */
-static void drop_held(struct packet_tx *tx, unsigned count)
+/* Removes `count` held frames from index `at` on. Others follow only if the device was full, or has
+ * refused frames. */
+static void drop_held(struct packet_tx *tx, unsigned at, unsigned count)
 {
   tx->held_count -= count;
-  for (unsigned i = 0; i < tx->held_count; i++) {
+  for (unsigned i = at; i < tx->held_count; i++) {
     memcpy(&tx->held[i], &tx->held[i + count], sizeof(tx->held[i]));
     tx->held_iov[i].iov_len = tx->held_iov[i + count].iov_len;
     tx->message[i].msg_hdr.msg_name = tx->message[i + count].msg_hdr.msg_name;
@@ -201,43 +202,59 @@ static void drop_held(struct packet_tx *tx, unsigned count)
 static void lose_held(struct packet_tx *tx, unsigned count)
 {
   tx->errors += count;
-  drop_held(tx, count);
+  tx->overtaken = 0;
+  drop_held(tx, 0, count);
+}
+
+/* A frame got through. refused: the held frames before it, which were refused. Returns true if they
+ * are lost: a rule drops them, because a full queue does not let others overtake them again and
+ * again. */
+static bool overtakes(struct packet_tx *tx, unsigned refused)
+{
+  tx->refused_since = 0;
+  tx->overtaken = refused ? tx->overtaken + 1 : 0;
+  if (tx->overtaken < OVERTAKEN_MOST) {
+    return false;
+  }
+  lose_held(tx, refused);
+  return true;
 }
 
 /*
  * Sends the held frames. A frame that the device rejects is lost, as on a wire.
  *
  * The kernel refuses a frame by ENOBUFS if a queue is full, and also if a rule of tc or nftables
- * drops it. A refused frame is lost if a later one gets through, because the queue is not full, or
- * if none gets through for long. The others wait. 0; -EAGAIN: the socket is full; -ENOBUFS: frames
- * were refused, and wait; or the error of a frame that is lost.
+ * drops it. The others do not wait for a refused frame. It is lost if others overtake it again and
+ * again, or if none gets through for long. 0; -EAGAIN: the socket is full; -ENOBUFS: frames were
+ * refused, and wait; or the error of a frame that is lost.
  */
 static int send_held(struct packet_tx *tx)
 {
   unsigned refused = 0; /* at the head */
-  int rc = 0, lost = 0;
-  while (refused < tx->held_count && rc != -EAGAIN) {
+  int lost = 0;
+  while (refused < tx->held_count) {
     int n = harp_sendmmsg(tx->fd, tx->message + refused, tx->held_count - refused, MSG_DONTWAIT);
     if (n < 0 && errno == ENOBUFS) {
       refused++;
       continue;
     }
-    rc = n < 0 ? send_failed(tx, errno) : 0;
+    int rc = n < 0 ? send_failed(tx, errno) : 0;
     if (rc == -EAGAIN) {
-      break;
+      return rc;
     }
-    lost = rc < 0 || refused ? -EIO : lost;
-    lose_held(tx, refused);
-    drop_held(tx, n < 0 ? 1 : (unsigned)n);
-    tx->refused_since = n < 0 ? tx->refused_since : 0;
+    drop_held(tx, refused, n < 0 ? 1 : (unsigned)n);
     lost = rc < 0 ? rc : lost;
-    refused = 0;
+    if (n > 0 && overtakes(tx, refused)) {
+      lost = -EIO;
+      refused = 0;
+    }
   }
   if (refused && lasts(&tx->refused_since)) {
     lose_held(tx, refused);
     return -EIO;
   }
-  return rc == -EAGAIN ? rc : refused ? -ENOBUFS : lost;
+  tx->full += refused > 0;
+  return refused ? -ENOBUFS : lost;
 }
 
 static int hold(struct packet_tx *tx, const struct harp_tx_frame *frame)
@@ -299,9 +316,10 @@ static int refused_long(struct packet_tx *tx, const struct harp_tx_frame *frame)
   return -EAGAIN;
 }
 
+/* A long frame got through. All frames that are still held were refused. */
 static void got_through(struct packet_tx *tx, const struct harp_tx_frame *frame)
 {
-  tx->refused_since = 0;
+  overtakes(tx, tx->held_count);
   if (tx->long_refused_since && destination(frame) == tx->long_refused_to) {
     tx->long_refused_since = 0;
   }
@@ -348,7 +366,6 @@ static int send_now(struct packet_tx *tx, const struct harp_tx_frame *frame)
   if (sent < 0) {
     return errno == ENOBUFS ? refused_long(tx, frame) : send_failed(tx, errno);
   }
-  lose_held(tx, tx->held_count); /* they were refused, and this frame was not */
   got_through(tx, frame);
   return 0;
 }
@@ -368,7 +385,6 @@ int harp_packet_tx_send(struct packet_tx *tx, const struct harp_tx_frame *frame)
 int harp_packet_tx_flush(struct packet_tx *tx)
 {
   int rc = tx->held_count ? send_held(tx) : 0;
-  tx->full += rc == -ENOBUFS;
   return rc == -ENOBUFS ? -EAGAIN : rc;
 }
 

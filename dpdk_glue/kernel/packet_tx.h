@@ -45,6 +45,7 @@ struct packet_tx {
    * through. Of long ones: since one to the same host got through. */
   uint64_t refused_since, long_refused_since;
   uint32_t long_refused_to; /* network order */
+  unsigned overtaken;       /* times that frames got through past the held ones at the head */
   unsigned held_count;
   struct packet_tx_held held[PACKET_TX_HELD];
   struct mmsghdr message[PACKET_TX_HELD];

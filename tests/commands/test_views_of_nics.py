@@ -55,7 +55,10 @@ def test_views_name_each_nic(harp: Any, rails: Rails, links: tuple[Link, Link]) 
 
     def published() -> list[dict[str, Any]]:
         rows = json.loads(harp("stat", "--json").stdout)["processes"]
-        shown = all(row["flows"] and row["totals"]["tx_bytes"] > BYTES for row in rows)
+        shown = all(
+            row["flows"] and row["totals"]["links"] and row["totals"]["tx_bytes"] > BYTES
+            for row in rows
+        )
         return rows if len(rows) == 2 and shown else []
 
     rows = wait_until(published, 10, "a NIC is missing")
