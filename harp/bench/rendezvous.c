@@ -18,7 +18,7 @@
 #include "harp/bench/clock.h"
 
 enum { MAGIC = 0x48505247, RETRY_MS = 50, DECLINE_MS = 2000, ERROR_SIZE = 512, NAMED = 8 };
-enum { HELLO_MS = 2000, STRANGERS_MOST = 1024 };
+enum { HELLO_MS = 2000, STRANGERS_MOST = 512 };
 
 struct hello {
   uint32_t magic;

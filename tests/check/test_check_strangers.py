@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -48,9 +48,18 @@ def gathered(folder: Path, strangers: Callable[[], list[socket.socket]], bound_s
         rank.close()
 
 
-def stranger(folder: Path, message: bytes = b"") -> socket.socket:
+def connected(folder: Path) -> Optional[socket.socket]:
     sock = socket.socket(socket.AF_UNIX)
-    sock.connect(str(folder / "rendezvous"))  # waits while the queue is full
+    try:
+        sock.connect(str(folder / "rendezvous"))  # waits while the queue is full
+    except ConnectionRefusedError:  # the file is there, and rank 0 does not listen yet
+        sock.close()
+        return None
+    return sock
+
+
+def stranger(folder: Path, message: bytes = b"") -> socket.socket:
+    sock: socket.socket = wait_until(lambda: connected(folder), 20, "rank 0 does not listen")
     sock.settimeout(20)
     if message:
         sock.sendall(struct.pack("!I", len(message)) + message)

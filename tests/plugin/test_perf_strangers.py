@@ -23,7 +23,7 @@ def listens(port: int) -> bool:
 
 
 def test_silent_strangers_delay_no_rank() -> None:
-    """One after the other, they would take a second each. More than 64 make room for others. One
+    """One after the other, they would take a second each. One
     sends a hello of another program, and one a part of a hello."""
     port = free_port()
     args = [str(paths.perf_program()), "pingpong", "--sizes", "8:5", "--nranks", "2"]
