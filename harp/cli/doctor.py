@@ -43,16 +43,13 @@ def _holders(path: Path) -> list[int]:
     return found
 
 
-def _check_interface(
-    about: str, name: str, values: dict[str, tuple[str, str]]
-) -> Iterator[Finding]:
+def _check_interface(about: str, name: str, values: env.Values) -> Iterator[Finding]:
     device = host.interface(name)
     if device is None:
-        usable = ", ".join(one.name for one in host.candidates()) or "none"
         yield fault(
             about,
             f"no interface {name} in this network namespace (a pod needs hostNetwork or its own "
-            f"interface); usable: {usable}; correct device in {conf_dir() / about}",
+            f"interface); usable: {host.usable()}; correct device in {conf_dir() / about}",
         )
         return
     if not device.ethernet:
@@ -98,9 +95,7 @@ def _check_holder(about: str, device: host.Interface, own: str, mac: str) -> Ite
     yield ok(about, f"{own} is HARP's own on {device.name}{used}")
 
 
-def _check_address(
-    about: str, device: host.Interface, values: dict[str, tuple[str, str]]
-) -> Iterator[Finding]:
+def _check_address(about: str, device: host.Interface, values: env.Values) -> Iterator[Finding]:
     address, gateway = values["address"][0], values["gateway"][0]
     if address == "kernel":
         if device.addresses and gateway and not _reaches(device, gateway):
@@ -135,7 +130,7 @@ def _check_address(
         yield from _check_holder(about, device, own, values["mac"][0] or device.mac)
 
 
-def _check_cores(about: str, values: dict[str, tuple[str, str]]) -> Iterator[Finding]:
+def _check_cores(about: str, values: env.Values) -> Iterator[Finding]:
     allowed = os.sched_getaffinity(0)
     cores = {int(core) for core in values["cores"][0].split(",") if core}
     if not cores <= allowed:
@@ -152,9 +147,8 @@ def _check_cores(about: str, values: dict[str, tuple[str, str]]) -> Iterator[Fin
         )
 
 
-def _check_file(path: Path) -> Iterator[Finding]:
+def _check_file(path: Path, file: env.File) -> Iterator[Finding]:
     about = path.name
-    file = env.read(path)
     if file.error:
         yield fault(about, file.error)
         return
@@ -188,16 +182,17 @@ def configuration() -> Iterator[Finding]:
         yield fault("configuration", f"no ztcp*.conf in {folder}; run harp setup")
     first: dict[tuple[str, str], Path] = {}
     for path in files:
-        yield from _check_file(path)
-        yield from _check_repeated(path, first)
+        file = env.read(path)
+        yield from _check_file(path, file)
+        if not file.error:
+            yield from _check_repeated(path, file.values, first)
 
 
-def _check_repeated(path: Path, first: dict[tuple[str, str], Path]) -> Iterator[Finding]:
+def _check_repeated(
+    path: Path, values: env.Values, first: dict[tuple[str, str], Path]
+) -> Iterator[Finding]:
     """first: the first file of each NIC and address so far."""
-    file = env.read(path)
-    if file.error:
-        return
-    key = (place_of(file.values["device"][0]), file.values["address"][0])
+    key = (place_of(values["device"][0]), values["address"][0])
     if first.setdefault(key, path) != path:
         yield note(
             path.name, f"repeats the NIC and address of {first[key].name}; remove one of them"

@@ -9,14 +9,13 @@ import resource
 from collections.abc import Iterator
 
 from harp import loader, nccl_plugin_path
+from harp.cli.env import Values
 from harp.cli.findings import Finding, fault, note, ok
 from harp.setup import host, nics, pages, pci, sysfs
 from harp.setup.bind import Bind, device_nodes, holders
 from harp.setup.journal import Journal
 from harp.setup.plan import conf_dir
 from harp.setup.request import place_of
-
-Values = dict[str, tuple[str, str]]  # a file's values and their sources, from env.read
 
 
 def _driver(about: str, device: pci.PciDevice) -> Iterator[Finding]:

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from typing import Optional
 
 from harp import loader, nccl_plugin_path
+from harp.cli.env import Values
 from harp.cli.findings import Finding, fault, note, ok
 from harp.setup import host, nic_settings, xdp_features
 from harp.setup.request import place_of
-
-Values = dict[str, tuple[str, str]]  # a file's values and their sources, from env.read
 
 NEEDED = (5, 10)  # Linux: links that attach XDP programs, and maps that a process maps
 SEVERAL = (6, 6)  # Linux: frames of several buffers at AF_XDP sockets

@@ -41,12 +41,15 @@ def ignored_variables() -> list[str]:
     return [name for name in names if name in os.environ]
 
 
+Values = dict[str, tuple[str, str]]  # a file's values and their sources
+
+
 @dataclass(frozen=True)
 class File:
     """A ztcp*.conf: its values with their sources, or its error ("" for none)."""
 
     path: Path
-    values: dict[str, tuple[str, str]]
+    values: Values
     error: str
 
 

@@ -143,6 +143,11 @@ def candidates() -> list[Interface]:
     ]
 
 
+def usable() -> str:
+    """The names of candidates(), for the line of an error."""
+    return ", ".join(one.name for one in candidates()) or "none"
+
+
 def is_chosen(name: str, pattern: str) -> bool:
     """Whether NCCL_SOCKET_IFNAME selects the interface. The pattern is a list of name prefixes; a
     leading "=" makes them whole names, a leading "^" excludes them."""

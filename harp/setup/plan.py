@@ -97,17 +97,13 @@ def _check_scheme(request: Request) -> None:
     )
 
 
-def _usable() -> str:
-    return ", ".join(one.name for one in host.candidates()) or "none"
-
-
 def _check_host(request: Request) -> None:
     name = request.place
     device = host.interface(name)
     if device is None:
         raise PlanError(
             f"{request.device}: no interface {name} in this network namespace; "
-            f"usable interfaces: {_usable()} (a pod needs hostNetwork or its own interface)"
+            f"usable interfaces: {host.usable()} (a pod needs hostNetwork or its own interface)"
         )
     if not device.ethernet:
         raise PlanError(f"{request.device}: {name} is not an Ethernet interface; HARP needs one")
@@ -269,7 +265,7 @@ def _check_exists(file: Existing) -> None:
         raise PlanError(
             f"{file.path.name} names {file.place}, which is not in this network namespace; "
             f"remove the file (rm {file.path}, or harp setup undo), then run harp setup "
-            f"--device …; usable interfaces: {_usable()}"
+            f"--device …; usable interfaces: {host.usable()}"
         )
 
 
