@@ -25,6 +25,20 @@ def test_too_big_message_resends_in_smaller_segments(either):
     d.expect(TCP(seq=1), length=960)
 
 
+def test_second_too_big_message_resends_at_once(either):
+    """RFC 1191, 6.5: a later hop is narrower still."""
+    d = either(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=200)
+    d.strict = False
+    c.send(b"x" * 1460)
+    d.expect(TCP(seq=1), length=1460)
+    too_big(d, 1200, 1)
+    d.expect(TCP(seq=1), length=1160)
+    d.ignore(d.now + 10)
+    too_big(d, 1000, 1)
+    d.expect(TCP(seq=1), length=960, within=50)
+
+
 def test_too_big_message_for_data_not_in_flight_is_ignored(either):
     """RFC 5927, 7.2."""
     d = either(rto_min_us=1_000_000)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from scapy.layers.inet import ICMP, IP, TCP
+from scapy.layers.inet import ICMP, TCP
 
 from harp.testing.dialogue import payload
 from harp.testing.flights import MSS, ack, send_flight, seq, timestamp_option
@@ -50,28 +50,6 @@ def test_duplicate_ack_ends_needless_tail_loss_probe(either):
     d.ignore()
     d.send(ack(11), at=d.now + 100)
     assert c.tcp_info()["snd_cwnd"] >= before
-
-
-def too_big(d, mtu, at):
-    flow = d.flow()
-    quoted = IP(src=d.stack_address, dst=d.peer_address, len=1500, flags="DF") / TCP(
-        sport=d.stack_port, dport=d.peer_port, seq=(flow.irs + at) % 2**32, flags="A")  # fmt: skip
-    message = ICMP(type=3, code=4, nexthopmtu=mtu) / bytes(quoted)[:28]
-    d.send(IP(src="192.0.2.9", dst=d.stack_address) / message)
-
-
-def test_second_too_big_message_resends_at_once(either):
-    """RFC 1191, 6.5: a later hop is narrower still."""
-    d = either(rto_min_us=1_000_000)
-    c = d.open_passive(rtt=200)
-    d.strict = False
-    c.send(b"x" * 1460)
-    d.expect(TCP(seq=1), length=1460)
-    too_big(d, 1200, 1)
-    d.expect(TCP(seq=1), length=1160)
-    d.ignore(d.now + 10)
-    too_big(d, 1000, 1)
-    d.expect(TCP(seq=1), length=960, within=50)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

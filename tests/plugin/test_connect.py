@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,19 +21,25 @@ TIMEOUT_MS = 1000
 ABANDONED_S = 5.0  # without a call of connect
 
 
-@pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
+@contextmanager
+def ranks_on_wire(folder: Path, more: str) -> Iterator[tuple[Peer, Peer]]:
     wire = wire_path()
     made: list[Peer] = []
     try:
         for number in (1, 2):
             keys = f"device = wire:{wire}\naddress = 10.9.0.{number}/24\n"
-            keys += f"timeout_ms = {TIMEOUT_MS}\nflows = 2\n"
-            made.append(rank_at(tmp_path / str(number), keys, API))
+            keys += f"timeout_ms = {TIMEOUT_MS}\n{more}\n"
+            made.append(rank_at(folder / str(number), keys, API))
         yield made[0], made[1]
     finally:
         end_all(made)
         remove_wire(wire)
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
+    with ranks_on_wire(tmp_path, "flows = 2") as both:
+        yield both
 
 
 def test_connect_called_after_timeout_still_completes(ranks: tuple[Peer, Peer]) -> None:
@@ -61,14 +68,7 @@ def test_connect_never_called_again_resets_peer(ranks: tuple[Peer, Peer]) -> Non
 def test_flows_that_the_peer_keeps_open_leave_room_for_new_ones(tmp_path: Path) -> None:
     """A sender closes 72 links of 16 flows, and the receiver keeps its ends open. The sender resets
     flows beyond a quarter of its connections."""
-    wire = wire_path()
-    made: list[Peer] = []
-    try:
-        for number in (1, 2):
-            keys = f"device = wire:{wire}\naddress = 10.9.0.{number}/24\n"
-            keys += f"timeout_ms = {TIMEOUT_MS}\nflows = 16\ninstances = 1\n"
-            made.append(rank_at(tmp_path / str(number), keys, API))
-        one, other = made
+    with ranks_on_wire(tmp_path, "flows = 16\ninstances = 1") as (one, other):
         for _ in range(72):
             sender, _receiver = ends_between(one, other, 4096)
             sender.close()
@@ -81,6 +81,3 @@ def test_flows_that_the_peer_keeps_open_leave_room_for_new_ones(tmp_path: Path) 
         wait_until(lambda: connections() <= 1024, 20 + TIMEOUT_MS / 1e3, "flows linger")
         assert connections() > 900
         assert ends_between(one, other, 4096)
-    finally:
-        end_all(made)
-        remove_wire(wire)
