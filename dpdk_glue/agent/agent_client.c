@@ -239,7 +239,6 @@ static bool is_lost(int rc)
 static int exchange_again(struct harp_agent *agent, const char *request,
                           struct harp_agent_reply *reply, int *fds)
 {
-  memset(reply, 0, sizeof(*reply));
   if (now_ms() < agent->silent_until_ms) {
     return -ETIMEDOUT;
   }
@@ -258,7 +257,7 @@ static int exchange_again(struct harp_agent *agent, const char *request,
 int harp_agent_listen(struct harp_agent *agent, struct silent_block *block, int *fds)
 {
   char request[HARP_AGENT_REQUEST];
-  struct harp_agent_reply reply;
+  struct harp_agent_reply reply = {0};
   int received[HARP_AGENT_DESCRIPTORS];
   unsigned room = block->limit - block->first + 1u;
   unsigned count = block->count < room ? block->count : room;

@@ -28,10 +28,7 @@
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/port.h"
 
-enum {
-  REPLY_BYTES = 32768,
-  GSO_LEGACY_MAX = 65536,
-};
+enum { REPLY_BYTES = 32768, GSO_LEGACY_MAX = 65536 };
 
 /* Sends one request and reads one reply; the kernel answers synchronously. Returns the reply's
  * length in bytes or a negative errno. */

@@ -206,3 +206,11 @@ void harp_packet_ports_give(struct packet_ports *ports, uint16_t local)
 {
   harp_local_ports_give(&ports->pool, local);
 }
+
+int harp_packet_ports_confirm(struct packet_ports *ports, uint16_t local, int taken, int selected)
+{
+  if (taken == 0 && selected < 0) {
+    harp_packet_ports_give(ports, local);
+  }
+  return taken < 0 ? taken : selected;
+}

@@ -46,5 +46,8 @@ void harp_packet_ports_forget(const struct packet_ports *ports);
 int harp_packet_ports_take(struct packet_ports *ports, unsigned queue, uint16_t wanted,
                            uint16_t *local, bool *changed);
 void harp_packet_ports_give(struct packet_ports *ports, uint16_t local);
+/* After an update of the filters: gives the port back if that has failed. taken: the result of
+ * harp_packet_ports_take; selected: of the update. Returns the result of reserve in port.h. */
+int harp_packet_ports_confirm(struct packet_ports *ports, uint16_t local, int taken, int selected);
 
 #endif

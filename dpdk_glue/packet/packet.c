@@ -237,11 +237,8 @@ static int packet_reserve(struct harp_port *port, unsigned queue, uint16_t wante
   int rc = harp_packet_ports_take(&packet->ports, queue, wanted, local, &changed);
   if (changed) {
     struct packet_selection selection = selection_of(&packet->ports);
-    int attached = harp_packet_sockets_select(&packet->sockets, &packet->config, &selection);
-    if (attached < 0 && rc == 0) {
-      harp_packet_ports_give(&packet->ports, *local);
-    }
-    rc = rc < 0 ? rc : attached;
+    int selected = harp_packet_sockets_select(&packet->sockets, &packet->config, &selection);
+    rc = harp_packet_ports_confirm(&packet->ports, *local, rc, selected);
   }
   return rc;
 }

@@ -71,8 +71,8 @@ struct packet_port {
   struct packet_ports ports;
   unsigned queue_count;
   struct packet_queue *queues;
-  /* The interface has another MAC address than the port. Peers no longer reach the port, and its
-   * ARP would mislead them about the kernel's address. */
+  /* As harp_netdev_lost_address. Peers no longer reach the port, and its ARP would mislead them
+   * about the kernel's address. */
   _Atomic(bool) lost_address;
 };
 

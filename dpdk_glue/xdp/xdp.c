@@ -470,11 +470,7 @@ static int xdp_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, 
   bool changed;
   int rc = harp_packet_ports_take(&xdp->ports, queue, wanted, local, &changed);
   if (changed) {
-    int held = hold_all(xdp);
-    if (held < 0 && rc == 0) {
-      harp_packet_ports_give(&xdp->ports, *local);
-    }
-    rc = rc < 0 ? rc : held;
+    rc = harp_packet_ports_confirm(&xdp->ports, *local, rc, hold_all(xdp));
   }
   return rc;
 }

@@ -459,17 +459,21 @@ bool harp_config_has_scheme(const char *device, const char *scheme)
   return strncmp(inner, scheme, length) == 0 && inner[length] == ':';
 }
 
+bool harp_config_is_on_interface(const char *device)
+{
+  return harp_config_has_scheme(device, "packet") || harp_config_has_scheme(device, "xdp");
+}
+
 bool harp_config_interface(const char *device, char *name)
 {
   const char *interface;
-  bool xdp = harp_config_has_scheme(device, "xdp");
   size_t length;
 
-  if (!xdp && !harp_config_has_scheme(device, "packet")) {
+  if (!harp_config_is_on_interface(device)) {
     return false;
   }
   interface = strchr(harp_config_innermost(device), ':') + 1;
-  length = xdp ? strcspn(interface, ",") : strlen(interface);
+  length = harp_config_has_scheme(device, "xdp") ? strcspn(interface, ",") : strlen(interface);
   if (length == 0 || length >= IF_NAMESIZE) {
     return false;
   }

@@ -131,6 +131,9 @@ const char *harp_config_innermost(const char *device);
 /* Whether the device inside all wrappers has this scheme, such as "packet". */
 bool harp_config_has_scheme(const char *device, const char *scheme);
 
+/* Whether the device inside all wrappers is on an interface of the kernel: packet or xdp. */
+bool harp_config_is_on_interface(const char *device);
+
 /* Writes the interface of a device that the kernel keeps: "eth0" of "packet:eth0" and of
  * "xdp:eth0,mode=copy". name: IF_NAMESIZE bytes. false: the device is none, or the name is too
  * long. */

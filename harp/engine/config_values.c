@@ -98,7 +98,7 @@ static void write_text(const void *field, char *out, size_t size)
 
 static bool read_device(const struct harp_config_key_info *key, const char *text, void *field)
 {
-  if (harp_config_has_scheme(text, "packet") || harp_config_has_scheme(text, "xdp")) {
+  if (harp_config_is_on_interface(text)) {
     char interface[IF_NAMESIZE];
     if (!harp_config_interface(text, interface) || strpbrk(interface, "/ \t")) {
       return false;

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "harp/engine/agent_socket.h"
@@ -16,10 +15,11 @@
 #include "harp/engine/own_address.h"
 #include "harp/engine/rank_topology.h"
 #include "harp/stack/flow.h"
+#include "harp/time_units.h"
 
 enum {
   AGENT_RESTART_MS = 5000, /* an agent that restarts listens again within this time */
-  AGENT_PAUSE_MS = 50,     /* between two tries */
+  AGENT_PAUSE_US = 50000,  /* between two tries */
   PACKETS = 8192,          /* 2 KiB each, per instance */
   SYN_RTO_US = 200000,     /* initial RTO: below RFC 6298's 1 s, since peers are in one network */
   RCVBUF = 4 << 20,        /* receive window of a flow: about 100 Gbit/s times 300 us */
@@ -291,11 +291,10 @@ int harp_engine_try_reserve(struct harp_engine *engine, unsigned instance, uint1
 int harp_engine_reserve(struct harp_engine *engine, unsigned instance, uint16_t wanted,
                         uint16_t *port)
 {
-  const struct timespec pause = {.tv_nsec = AGENT_PAUSE_MS * 1000000L};
   uint64_t begun = harp_clock_ns();
   int result = harp_engine_try_reserve(engine, instance, wanted, port);
-  while (result == -ETIMEDOUT && harp_clock_ns() - begun < AGENT_RESTART_MS * UINT64_C(1000000)) {
-    nanosleep(&pause, NULL); /* without the lock: an instance may release a port */
+  while (result == -ETIMEDOUT && harp_clock_ns() - begun < AGENT_RESTART_MS * NS_PER_MS) {
+    harp_sleep_us(AGENT_PAUSE_US); /* without the lock: an instance may release a port */
     result = harp_engine_try_reserve(engine, instance, wanted, port);
   }
   return result;

@@ -60,8 +60,8 @@ static unsigned choose_instances(const struct harp_nics *nics, const struct harp
   return harp_instances_choose(&claim->config, nics->claims.count, harp_usable_cpus(""), "");
 }
 
-/* Opens a claimed NIC. A limit on memory, open files, threads or
- * local ports may allow one instance alone, so several that nobody has asked for become one. */
+/* Opens a claimed NIC. A limit on memory, open files, threads or local ports may allow one instance
+ * alone, so several that nobody has asked for become one. */
 static int open_nic(struct harp_nics *nics, const struct harp_claim *claim, struct opening opening,
                     char *error)
 {
@@ -102,6 +102,9 @@ static void open_others(struct harp_nics *nics)
 {
   char error[HARP_ENGINE_ERROR_SIZE];
   struct harp_rank_topology topology;
+  if (nics->claims.count == 1) {
+    return;
+  }
   harp_rank_topology_find(&topology, "");
   for (unsigned i = 1; i < nics->claims.count; i++) {
     struct harp_claim *claim = &nics->claims.of[i];

@@ -48,6 +48,13 @@ static int check_owner(const char *folder)
   return S_ISDIR(status.st_mode) && status.st_uid == geteuid() ? 0 : -EPERM;
 }
 
+/* Whether HARP has created the file: the name is sixteen hexadecimal digits and the suffix. Other
+ * programs' files must not be removed. */
+static bool is_ours(const char *name, const char *suffix)
+{
+  return strspn(name, "0123456789abcdef") == ID_LENGTH && strcmp(name + ID_LENGTH, suffix) == 0;
+}
+
 /* Finds a folder that a process of this user has made with a random name, or makes one. */
 static int random_fallback(char *out, size_t size)
 {
@@ -60,8 +67,7 @@ static int random_fallback(char *out, size_t size)
   for (int i = 0; entries && i < ENTRIES_MOST && (entry = readdir(entries)); i++) {
     const char *digits = entry->d_name + strlen(start);
 
-    if (strncmp(entry->d_name, start, strlen(start)) != 0 || strlen(digits) != ID_LENGTH ||
-        strspn(digits, "0123456789abcdef") != ID_LENGTH) {
+    if (strncmp(entry->d_name, start, strlen(start)) != 0 || !is_ours(digits, "")) {
       continue;
     }
     snprintf(out, size, "%s/%s%.*s", shared_memory, start, ID_LENGTH, digits);
@@ -168,13 +174,6 @@ int harp_rundir_publish(char path[HARP_RUN_PATH_SIZE], const char *suffix)
   }
   memcpy(path, final, sizeof(final));
   return 0;
-}
-
-/* Whether HARP has created the file: the name is sixteen hexadecimal digits and the suffix. Other
- * programs' files must not be removed. */
-static bool is_ours(const char *name, const char *suffix)
-{
-  return strspn(name, "0123456789abcdef") == ID_LENGTH && strcmp(name + ID_LENGTH, suffix) == 0;
 }
 
 static bool is_our_socket(const char *name)

@@ -26,8 +26,7 @@ static int from_options(struct nc_source *source, const struct nc_options *optio
   };
   char text[1024], error[HARP_CONFIG_ERROR_SIZE];
   size_t used = 0;
-  if (!options->address && !harp_config_has_scheme(options->device, "packet") &&
-      !harp_config_has_scheme(options->device, "xdp")) {
+  if (!options->address && !harp_config_is_on_interface(options->device)) {
     nc_fail("--device %s: only packet and xdp devices share the kernel's address: give --address "
             "A.B.C.D/N, too",
             options->device);

@@ -16,11 +16,11 @@
 
 enum { HARP_MAX_LISTENERS = 4096 };
 
-/* Connections share packet buffers and transmit records. 1/SHARE of them is not for ... */
+/* Connections share packet buffers and transmit records. A use leaves 1/SHARE of them free. */
 enum {
-  RECEIVE_SHARE = 4, /* packet buffers: copied data to send */
-  ORDERED_SHARE = 8, /* packet buffers: out-of-order data */
-  SACK_SHARE = 8,    /* records: the edges of SACK blocks */
+  RECEIVE_SHARE = 4, /* of the packet buffers: copies of data to send */
+  ORDERED_SHARE = 8, /* of the packet buffers: all that is no data in order */
+  SACK_SHARE = 8,    /* of the records: the edges of SACK blocks */
 };
 
 struct harp_listener;

@@ -297,7 +297,7 @@ void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
       frame->length <= HARP_PACKET_DATA) {
     bound_queues(stack);
     /* Out-of-order data may have taken all other buffers but those for in-order data. */
-    bool spare = stack->packets.available > stack->packets.total / QUEUED_SHARE;
+    bool spare = stack->packets.available > stack->packets.total / ORDERED_SHARE;
     packet = spare ? pool_get(&stack->packets) : NULL;
   }
   if (!packet) {

@@ -114,13 +114,19 @@ static bool is_original_by_echo(const struct harp_tcp *tcp, const struct harp_ac
          result->timed && seq_lt(result->echo, tcp->undo.stamp);
 }
 
-/* RFC 5681, 2: the same acknowledgement number and window again, without payload, while data is in
- * flight. window: SND.WND before this segment, bytes. */
+/* The same acknowledgement number and window again, without payload. window: SND.WND before this
+ * segment, bytes. */
+static bool is_repeated(const struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
+                        uint32_t window)
+{
+  return in->ack == tcp->snd.una && in->bare && tcp->snd.wnd == window;
+}
+
+/* RFC 5681, 2: the same while data is in flight. */
 static bool is_duplicate_ack(const struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
                              uint32_t window)
 {
-  return in->ack == tcp->snd.una && tcp->flight.first && in->bare && window &&
-         tcp->snd.wnd == window;
+  return tcp->flight.first && window && is_repeated(tcp, in, window);
 }
 
 /* A duplicate ACK of a peer without SACK shows that one segment has left the network. */
@@ -193,7 +199,7 @@ void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
     tcp->last_progress = tcp->stack->now;
   }
   if (!advances && !sacks) {
-    if (in->bare && tcp->snd.wnd == window && in->ack == una) {
+    if (is_repeated(tcp, in, window)) {
       tcp_tlp_on_duplicate(tcp);
     }
     window_update(tcp);
