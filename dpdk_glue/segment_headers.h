@@ -3,10 +3,12 @@
 #ifndef HARP_DPDK_GLUE_SEGMENT_HEADERS_H
 #define HARP_DPDK_GLUE_SEGMENT_HEADERS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "dpdk_glue/big_endian.h"
+#include "dpdk_glue/frame_fields.h"
 #include "harp/headers.h"
 #include "harp/stack/ip/checksum.h"
 
@@ -20,6 +22,17 @@ static inline uint16_t harp_pseudo_sum(const uint8_t *ip, uint32_t length)
   memcpy(&destination, ip + IP_DST, sizeof(destination));
   harp_sum_add_pseudo(&sum, source, destination, IP_PROTOCOL_TCP, length);
   return harp_sum_fold(&sum);
+}
+
+/* Whether a TCP segment's checksum field has the sum of the pseudo-header: a device was to complete
+ * it. One of 65536 complete checksums has the same value. */
+static inline bool harp_is_incomplete(const uint8_t *frame, const struct harp_tcp_fields *fields)
+{
+  const uint8_t *ip = frame + ETH_HEADER;
+  uint32_t packet_end = ETH_HEADER + harp_read16(ip + IP_TOTAL_LENGTH);
+  uint16_t field;
+  memcpy(&field, frame + fields->start + TCP_CHECKSUM, sizeof(field));
+  return packet_end >= fields->start && field == harp_pseudo_sum(ip, packet_end - fields->start);
 }
 
 /* Completes an IPv4 header of `header` bytes: the packet has `total` bytes. */

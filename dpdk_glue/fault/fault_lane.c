@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dpdk_glue/frame_fields.h"
+#include "dpdk_glue/segment_headers.h"
 
 enum {
   LATE_LIMIT_NS = 10000000, /* a late frame passes on after this time without later frames */
@@ -146,6 +146,23 @@ struct fault_frame *harp_fault_copy_rx(const struct harp_rx_frame *from)
   return frame;
 }
 
+static void flip(struct fault_frame *frame, uint64_t bit)
+{
+  frame->bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+}
+
+/* Whether a receiver on this machine may take the frame for one that no wire has damaged; see
+ * xdp_rx.c. If so, *checksum is a bit of its checksum. */
+static bool looks_incomplete(const struct fault_frame *frame, uint64_t *checksum)
+{
+  struct harp_tcp_fields fields;
+  if (!harp_frame_tcp_fields(frame->bytes, frame->length, &fields)) {
+    return false;
+  }
+  *checksum = (fields.start + TCP_CHECKSUM) * UINT64_C(8);
+  return harp_is_incomplete(frame->bytes, &fields);
+}
+
 void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice)
 {
   if (frame->length <= ETH_HEADER) {
@@ -155,8 +172,13 @@ void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice)
     harp_complete_checksum(frame->bytes, frame->length);
   }
   frame->checksum_needed = frame->checksum_good = 0;
-  uint64_t bit = choice % ((uint64_t)(frame->length - ETH_HEADER) * 8);
-  frame->bytes[ETH_HEADER + bit / 8] ^= (uint8_t)(1u << bit % 8);
+  uint64_t bit = ETH_HEADER * 8 + choice % ((uint64_t)(frame->length - ETH_HEADER) * 8);
+  uint64_t checksum;
+  flip(frame, bit);
+  if (looks_incomplete(frame, &checksum)) {
+    flip(frame, bit);
+    flip(frame, checksum);
+  }
 }
 
 static void append(struct fault_list *list, struct fault_frame *frame)

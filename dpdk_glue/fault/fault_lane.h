@@ -67,7 +67,8 @@ struct fault_frame *harp_fault_copy_tx(const struct harp_tx_frame *frame);
 struct fault_frame *harp_fault_copy_rx(const struct harp_rx_frame *frame);
 
 /* Completes the checksum, then flips one bit after the Ethernet header. Only the receiver's
- * checksum check can then detect the error. */
+ * checksum check can then detect the error. A checksum that looks incomplete would hide it, so
+ * there the bit is one of the checksum. */
 void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice);
 
 /* Takes ownership of the frame. Frees it if the lane is full, like a full queue. */

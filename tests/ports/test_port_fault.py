@@ -145,6 +145,21 @@ def test_corrupt_changes_only_expected_share(pair: Pair, side: Side) -> None:
     assert all(one.data == bytes(frame(n, b"payload!")) for n, one in enumerate(got) if one.good)
 
 
+def test_corrupt_frame_does_not_look_incomplete(pair: Pair, side: Side) -> None:
+    """The complete checksum of one payload in 65536 is the one of a frame that is incomplete."""
+    at = slice(ETHERNET + 36, ETHERNET + 38)  # of the checksum
+    payloads = (n.to_bytes(2, "big") + bytes(1000) for n in range(1 << 16))
+    chosen, incomplete = next(
+        (payload, bytes(frame(0, payload)))
+        for payload in payloads
+        if bytes(frame(0, payload, complete=True)) == bytes(frame(0, payload))
+    )
+    ends = pair(*side("corrupt=1"))
+    ends[0].send(frame(0, chosen))
+    (got,) = ends[1].receive()
+    assert got.data[at] != incomplete[at] and not checksum_ok(got.data)
+
+
 def test_merged_segment_is_corrupted_on_receipt(pair: Pair) -> None:
     """The checksum covers the merged segment."""
     a, b = pair("", "corrupt=1,side=rx")
