@@ -75,6 +75,16 @@ enum harp_reduction {
   HARP_REDUCTIONS,
 };
 
+/* Of all_reduce by links. */
+enum harp_algorithm {
+  HARP_DOUBLING, /* recursive doubling */
+  HARP_SHARES,   /* each rank reduces a share, by pairwise exchange */
+  HARP_HALVING,  /* recursive halving and doubling */
+  HARP_RING,
+};
+
+enum { HARP_SIZES = 8 };
+
 struct harp_view {
   void *data;
   size_t bytes;
@@ -116,6 +126,13 @@ HARP_PUBLIC int harp_group_start(struct harp_group *group, const void *handles, 
  * it, before they post anything. It waits for them. timeout_ms: 0 for no limit. 1: they share; 0:
  * they use links alone; -1: failed. */
 HARP_PUBLIC int harp_group_share(struct harp_group *group, int64_t timeout_ms, char *error);
+
+/* Chooses the algorithm of all_reduce by links for a size. All ranks must make the same choice
+ * before they post the next operation. wide: 1 for the 16-bit floats, whose sums are float32.
+ * size: 1 to HARP_SIZES - 1, tensors above 16 KiB << size and up to 32 KiB << size; the last one
+ * also has all larger tensors; bytes of sums count. 0, or -1: such tensors or ranks cannot use the
+ * algorithm. */
+HARP_PUBLIC int harp_group_choose(struct harp_group *group, int wide, int size, int algorithm);
 
 /* Fails the group with this reason. */
 HARP_PUBLIC void harp_group_abort(struct harp_group *group, const char *reason);

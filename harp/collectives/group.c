@@ -163,6 +163,7 @@ static struct harp_group *make_group(int rank, int ranks)
   group->rank = rank;
   group->ranks = ranks;
   windows_init(&group->windows);
+  algorithms_init(&group->algorithms, ranks);
   group->names = calloc((size_t)ranks, HARP_NAME);
   if (group->names && p2p_init(&group->p2p, ranks)) {
     return group;
@@ -230,6 +231,14 @@ int harp_group_share(struct harp_group *group, int64_t timeout_ms, char *error)
   group->windows.agreed = state == OP_DONE && can;
   windows_close_offer(&group->windows);
   return state == OP_DONE ? can : -1;
+}
+
+int harp_group_choose(struct harp_group *group, int wide, int size, int algorithm)
+{
+  pthread_mutex_lock(&group->posting);
+  bool chosen = algorithms_choose(&group->algorithms, wide != 0, size, algorithm);
+  pthread_mutex_unlock(&group->posting);
+  return chosen ? 0 : -1;
 }
 
 void harp_group_abort(struct harp_group *group, const char *reason)
@@ -401,6 +410,7 @@ static int fill_op(struct harp_group *group, struct harp_op *op, const struct ha
   struct plan plan = {.schedule = &op->schedule,
                       .links = &group->links,
                       .windows = group->windows.agreed ? &group->windows : NULL,
+                      .algorithms = &group->algorithms,
                       .rank = group->rank,
                       .ranks = group->ranks,
                       .call = call};

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "harp/collectives/algorithms.h"
 #include "harp/collectives/links.h"
 #include "harp/collectives/op.h"
 #include "harp/collectives/p2p.h"
@@ -23,6 +24,7 @@ struct harp_group {
   char *names; /* host names, HARP_NAME bytes each */
   struct links links;
   struct windows windows;
+  struct algorithms algorithms; /* protected by `posting` */
 
   /* The driver's. */
   struct op_list collectives; /* the first one runs */

@@ -9,6 +9,7 @@
 #ifndef HARP_COLLECTIVES_PLAN_H
 #define HARP_COLLECTIVES_PLAN_H
 
+#include "harp/collectives/algorithms.h"
 #include "harp/collectives/collectives.h"
 #include "harp/collectives/links.h"
 #include "harp/collectives/schedule.h"
@@ -18,6 +19,7 @@ struct plan {
   struct schedule *schedule;
   struct links *links;     /* for staging */
   struct windows *windows; /* NULL: the ranks use links alone */
+  const struct algorithms *algorithms;
   int rank, ranks;
   const struct harp_call *call;
   bool fills; /* the operation uses the buffers of the own window */
@@ -37,8 +39,9 @@ void plan_gather(struct plan *plan);
 void plan_scatter(struct plan *plan);
 void plan_barrier(struct plan *plan);
 
-/* All_reduce of long tensors on many ranks. */
+/* All_reduce of long tensors on many ranks; see algorithms.h. */
 void plan_ring(struct plan *plan);
+void plan_halving(struct plan *plan);
 
 /* By windows. plan_windows: all_reduce and reduce. plan_exchange: the others; on several hosts,
  * only broadcast, all_gather and reduce_scatter. */

@@ -7,20 +7,16 @@
  * Short all_reduce and reduce: recursive doubling (plan_double.c). Long ones: each rank folds its
  * share of the elements from all ranks (reduce-scatter by pairwise exchange), and sends the result
  * to the others or to the root. Slices make the two phases and the computing overlap. Long
- * all_reduce of more than two ranks takes the ring (plan_ring.c), but for the 16-bit floats. Each
- * element is folded by one rank, in a fixed order, and rounded once, so all ranks get the same bits
- * in each run. Thakur, Rabenseifner and Gropp (2005); Rabenseifner, "Optimization of Collective
- * Reduction Operations" (2004).
+ * all_reduce of more than two ranks takes the ring (plan_ring.c), but for the 16-bit floats, and
+ * halving (plan_halving.c) if a group has chosen it (algorithms.h). Each element is folded by one
+ * rank, in a fixed order, and rounded once, so all ranks get the same bits in each run. Thakur,
+ * Rabenseifner and Gropp (2005); Rabenseifner, "Optimization of Collective Reduction Operations"
+ * (2004).
  */
 #include "harp/collectives/plan_double.h"
 #include "harp/collectives/plan_share.h"
 
 #include <stdlib.h>
-
-enum {
-  SHORT_FOR_TWO = 262144, /* bytes, see is_short */
-  RING_BYTES = 262144,    /* larger tensors take the ring: its 2 (N - 1) rounds then cost little */
-};
 
 struct reducing {
   struct plan *plan;
@@ -225,26 +221,24 @@ static void reduce_short(struct plan *plan, bool keeps)
 
 /* --- The operations --- */
 
-/* Whether recursive doubling is best. Two ranks send no more bytes by it than by shares, in one
- * round instead of two: 128 KiB took half the time. */
-static bool is_short(const struct plan *plan)
+static enum harp_algorithm algorithm_of(const struct plan *plan)
 {
   const struct reduction *reduction = &plan->schedule->reduction;
   size_t bytes = plan->call->out->bytes / reduction->size * reduction->wide_size;
-  return bytes <= (plan->ranks == 2 ? SHORT_FOR_TWO : LINK_SHORT);
+  return algorithms_find(plan->algorithms, !reduction_is_plain(reduction), bytes);
 }
 
 void plan_all_reduce(struct plan *plan)
 {
   if (plan->windows) {
     plan_windows(plan);
-  } else if (is_short(plan)) {
-    reduce_short(plan, true);
-  } else if (plan->ranks > 2 && plan->call->out->bytes > RING_BYTES &&
-             reduction_is_plain(&plan->schedule->reduction)) {
-    plan_ring(plan);
-  } else {
-    reduce_long(plan, TO_ALL);
+    return;
+  }
+  switch (algorithm_of(plan)) {
+  case HARP_DOUBLING: reduce_short(plan, true); break;
+  case HARP_SHARES: reduce_long(plan, TO_ALL); break;
+  case HARP_HALVING: plan_halving(plan); break;
+  case HARP_RING: plan_ring(plan); break;
   }
 }
 
@@ -252,7 +246,7 @@ void plan_reduce(struct plan *plan)
 {
   if (plan->windows) {
     plan_windows(plan);
-  } else if (is_short(plan)) {
+  } else if (algorithm_of(plan) == HARP_DOUBLING) {
     reduce_short(plan, plan->rank == plan->call->peer);
   } else {
     reduce_long(plan, TO_ROOT);

@@ -45,10 +45,11 @@ static const char *run(const struct scene *scene, struct world *world)
   return wrong || scene_is_right(scene) ? wrong : "an element is wrong";
 }
 
-static bool check(int kind, int ranks, int dtype, size_t count, unsigned seed)
+static bool check_by(int algorithm, int kind, int ranks, int dtype, size_t count, unsigned seed)
 {
   struct world world;
-  struct scene scene = {.kind = kind, .dtype = dtype, .ranks = ranks, .count = count};
+  struct scene scene = {
+      .kind = kind, .dtype = dtype, .ranks = ranks, .count = count, .algorithm = algorithm};
   world_init(&world, ranks, seed);
   scene.root = (int)world_draw(&world, (unsigned)ranks);
   scene_make(&scene);
@@ -62,9 +63,15 @@ static bool check(int kind, int ranks, int dtype, size_t count, unsigned seed)
   scene_free(&scene);
   world_free(&world);
   if (wrong) {
-    printf("kind %d, %d ranks, type %d, %zu elements: %s\n", kind, ranks, dtype, count, wrong);
+    printf("kind %d, %d ranks, type %d, %zu elements, algorithm %d: %s\n", kind, ranks, dtype,
+           count, algorithm, wrong);
   }
   return !wrong;
+}
+
+static bool check(int kind, int ranks, int dtype, size_t count, unsigned seed)
+{
+  return check_by(FIXED_RULE, kind, ranks, dtype, count, seed);
 }
 
 /* Movements do not look at the elements, so one type is enough for them. */
@@ -96,6 +103,22 @@ static unsigned check_long_ones(unsigned seed)
   return wrong;
 }
 
+/* All_reduce by each algorithm, also for sizes for which no group would choose it. */
+static unsigned check_algorithms(unsigned seed)
+{
+  static const size_t sizes[] = {9000, 70001, 300001}; /* elements */
+  unsigned wrong = 0;
+  for (int algorithm = HARP_DOUBLING; algorithm <= HARP_RING; algorithm++) {
+    for (int ranks = 2; ranks <= 9; ranks++) {
+      for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        wrong += !check_by(algorithm, HARP_ALL_REDUCE, ranks, HARP_FLOAT32, sizes[i], ++seed);
+        wrong += !check_by(algorithm, HARP_ALL_REDUCE, ranks, HARP_BFLOAT16, sizes[i], ++seed);
+      }
+    }
+  }
+  return wrong;
+}
+
 int main(void)
 {
   unsigned checks = 0, wrong = 0;
@@ -109,6 +132,7 @@ int main(void)
     }
   }
   wrong += check_long_ones(checks);
+  wrong += check_algorithms(checks);
   printf("%u plans, and long ones; %u wrong\n", checks, wrong);
   return wrong > 0;
 }

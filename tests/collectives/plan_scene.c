@@ -100,6 +100,15 @@ void scene_free(struct scene *scene)
   }
 }
 
+/* Chooses the scene's algorithm for all sizes that can use it. */
+static void choose(const struct scene *scene, struct algorithms *algorithms)
+{
+  algorithms_init(algorithms, scene->ranks);
+  for (int size = 1; size < HARP_SIZES; size++) {
+    algorithms_choose(algorithms, scene->dtype == HARP_BFLOAT16, size, scene->algorithm);
+  }
+}
+
 bool scene_plan(struct scene *scene, struct world *world, int rank, struct schedule *schedule)
 {
   struct harp_call call = {.kind = scene->kind,
@@ -108,8 +117,11 @@ bool scene_plan(struct scene *scene, struct world *world, int rank, struct sched
                            .peer = scene->root,
                            .in = scene->in[rank],
                            .out = scene->out[rank]};
+  struct algorithms algorithms;
+  choose(scene, &algorithms);
   struct plan plan = {.schedule = schedule,
                       .links = &world->links[rank],
+                      .algorithms = &algorithms,
                       .windows = world->windows[rank].own ? &world->windows[rank] : NULL,
                       .rank = rank,
                       .ranks = scene->ranks,

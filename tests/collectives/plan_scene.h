@@ -8,13 +8,16 @@
 
 #include "tests/collectives/plan_world.h"
 
+enum { FIXED_RULE = -1 };
+
 struct scene {
   int kind, dtype, ranks, root;
   size_t count; /* elements of a view */
   /* 0: all views have `count` elements. Else views of rank r have (r % ragged) / (ragged - 1) of
    * them, if the kind allows it. */
   int ragged;
-  int number; /* of the operation: others have other elements */
+  int number;    /* of the operation: others have other elements */
+  int algorithm; /* of all_reduce, where it can run, or FIXED_RULE */
   struct harp_view in[WORLD_MOST][WORLD_MOST], out[WORLD_MOST][WORLD_MOST];
 };
 

@@ -191,7 +191,8 @@ static size_t views_across(int kind, struct shape shape)
 static bool check_bytes(int kind, struct shape shape, size_t count, unsigned seed)
 {
   struct world world;
-  struct scene scene = {.kind = kind, .dtype = HARP_FLOAT32, .count = count};
+  struct scene scene = {
+      .kind = kind, .dtype = HARP_FLOAT32, .count = count, .algorithm = FIXED_RULE};
   world_init(&world, shape.hosts * shape.local, seed);
   world_share(&world, shape.local);
   scene.ranks = world.ranks;
@@ -217,6 +218,7 @@ static bool check_sums_ahead(unsigned seed)
   const struct shape shape = {2, 2};
   struct world world;
   struct scene scene = {.kind = HARP_REDUCE_SCATTER,
+                        .algorithm = FIXED_RULE,
                         .dtype = HARP_FLOAT32,
                         .ranks = 4,
                         .ragged = 2,
