@@ -21,8 +21,8 @@ from typing import Any, Callable, Optional
 import torch
 import torch.distributed as dist
 
+from harp.torch import algorithms, rendezvous, tensors
 from harp.torch import library as lib
-from harp.torch import rendezvous, tensors
 from harp.torch.devices import OPERATIONS, OtherDevices, by_device
 from harp.torch.work import Completer, HarpWork, Operation
 
@@ -57,19 +57,23 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         # amid a use, and the lock then lets it pass. `_uses` shows that.
         self._lock = threading.RLock()
         self._uses = 0
-        self._group = self._join(store)
+        self._group, measures = self._join(store)
         self._process = os.getpid()
         self._end = weakref.finalize(self, _destroy, self._group, self._completer, self._process)
-        self._share(timeout)
+        shares = self._share(timeout)
         rendezvous.withdraw(store, rank)  # all ranks have read it: they have come to _share
+        if measures and not shares and size > 1:
+            algorithms.measure(self, self._group)
 
-    def _join(self, store: Any) -> int:
-        """Makes the harp_group and tells it the other ranks."""
+    def _join(self, store: Any) -> tuple[int, bool]:
+        """Makes the harp_group and tells it the other ranks. Returns it, and whether the ranks
+        measure the algorithms of all_reduce."""
         error = lib.error_text()
         host = rendezvous.own_host()
         handle = (lib.ctypes.c_char * lib.HANDLE)()
         try:
             local = rendezvous.local_rank()
+            measures = algorithms.is_measured()
             lib.open_plugin()
             group: Optional[int] = lib.library().harp_group_create(
                 self._rank, self._size, local, handle, error
@@ -80,8 +84,10 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             rendezvous.publish(store, self._rank, rendezvous.Card(host, failure=str(failure)))
             raise lib.HarpError(f"rank {self._rank} on {host}: {failure}") from None
         try:
-            rendezvous.publish(store, self._rank, rendezvous.Card(host, bytes(handle)))
+            card = rendezvous.Card(host, bytes(handle), measures=measures)
+            rendezvous.publish(store, self._rank, card)
             cards = rendezvous.collect(store, self._size)
+            measures = rendezvous.agree_to_measure(cards)
         except BaseException:
             lib.library().harp_group_destroy(group)
             raise
@@ -90,13 +96,16 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             card.host.encode()[: lib.NAME - 1].ljust(lib.NAME, b"\0") for card in cards
         )
         lib.library().harp_group_start(group, handles, names, error)
-        return group
+        return group, measures
 
-    def _share(self, timeout: timedelta) -> None:
-        """Lets the ranks of a host use shared memory. Waits for all ranks."""
+    def _share(self, timeout: timedelta) -> bool:
+        """Lets the ranks of a host use shared memory. Waits for all ranks. Returns whether they
+        do."""
         error = lib.error_text()
-        if lib.library().harp_group_share(self._group, _milliseconds(timeout), error) < 0:
+        shares = int(lib.library().harp_group_share(self._group, _milliseconds(timeout), error))
+        if shares < 0:
             raise lib.said(error)
+        return shares > 0
 
     # -- life
 

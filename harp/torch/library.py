@@ -49,6 +49,10 @@ DTYPES = {
 _REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "AVG")
 SUM, AVERAGE = 0, 7
 
+# enum harp_algorithm, and the number of sizes that have one of their own
+ALGORITHMS = ("doubling", "shares", "halving", "ring")
+SIZES = 8
+
 PENDING, DONE, FAILED = 0, 1, -1
 
 
@@ -83,6 +87,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "harp_group_create": (c_void_p, [c_int, c_int, c_int, c_char_p, c_char_p]),
     "harp_group_start": (c_int, [c_void_p, c_char_p, c_char_p, c_char_p]),
     "harp_group_share": (c_int, [c_void_p, c_int64, c_char_p]),
+    "harp_group_choose": (c_int, [c_void_p, c_int, c_int, c_int]),
     "harp_group_abort": (None, [c_void_p, c_char_p]),
     "harp_group_destroy": (None, [c_void_p]),
     "harp_post": (c_void_p, [c_void_p, POINTER(Call), c_char_p]),

@@ -9,24 +9,27 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from harp.torch import algorithms
 from harp.torch import library as lib
 
 _MAGIC = b"HARP2"  # another number if the ranks cut or order messages in another way
-_OK, _FAILED = b"+", b"-"
+_OK, _MEASURES, _FAILED = b"+", b"*", b"-"
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a rank tells the others: its host and the handle of its listener, or why it has none."""
+    """What a rank tells the others: its host and the handle of its listener, or why it has none.
+    measures: it wants to measure the algorithms of all_reduce."""
 
     host: str
     handle: bytes = b""
     failure: str = ""
+    measures: bool = False
 
     def pack(self) -> bytes:
         host = self.host.encode()[: lib.NAME - 1]
         rest = self.failure.encode() if self.failure else self.handle
-        mark = _FAILED if self.failure else _OK
+        mark = _FAILED if self.failure else _MEASURES if self.measures else _OK
         return _MAGIC + mark + bytes([len(host)]) + host + rest
 
     @classmethod
@@ -41,7 +44,7 @@ class Card:
             return cls(host, failure=rest.decode(errors="replace"))
         if len(rest) != lib.HANDLE:
             raise ValueError("its handle has another size")
-        return cls(host, handle=rest)
+        return cls(host, handle=rest, measures=data[len(_MAGIC) : head] == _MEASURES)
 
 
 def own_host() -> str:
@@ -85,3 +88,14 @@ def collect(store: Any, ranks: int) -> list[Card]:
             raise lib.HarpError(f"rank {rank} on {card.host} cannot use HARP: {card.failure}")
         cards.append(card)
     return cards
+
+
+def agree_to_measure(cards: list[Card]) -> bool:
+    """Whether all ranks measure. Raises HarpError if only some of them want to."""
+    for rank, card in enumerate(cards):
+        if card.measures != cards[0].measures:
+            raise lib.HarpError(
+                f"{algorithms.VARIABLE} differs between rank 0 on {cards[0].host} and rank {rank} "
+                f"on {card.host}: set it to the same value on all ranks"
+            )
+    return cards[0].measures
