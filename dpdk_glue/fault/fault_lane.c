@@ -175,9 +175,10 @@ void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice)
   uint64_t bit = ETH_HEADER * 8 + choice % ((uint64_t)(frame->length - ETH_HEADER) * 8);
   uint64_t checksum;
   flip(frame, bit);
-  if (looks_incomplete(frame, &checksum)) {
+  while (looks_incomplete(frame, &checksum)) {
     flip(frame, bit);
-    flip(frame, checksum);
+    bit = bit == checksum ? checksum + 1 : checksum;
+    flip(frame, bit);
   }
 }
 

@@ -59,7 +59,7 @@ struct xdp_port {
   struct packet_tx packet_tx;
   int epoll_fd;               /* watches all sockets */
   int control_fd;             /* of harp_netdev_control */
-  bool local_sender;          /* checksums may be incomplete; see is_incomplete */
+  bool local_sender;          /* checksums may be incomplete; see single in xdp_rx.c */
   int link;                   /* 0, or an error of receive: look again before each receive */
   _Atomic(bool) lost_address; /* since the last such look */
   _Atomic(unsigned) other_in; /* receive calls until the next look at other_fd */

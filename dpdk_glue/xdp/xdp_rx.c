@@ -62,15 +62,6 @@ static void recycle(struct xdp_port *xdp)
 
 /* --- One frame --- */
 
-/* Whether the frame has an incomplete checksum: it comes from this machine, or the kernel has
- * merged segments that it had checked. It was on no wire since then that could damage it. A damaged
- * frame looks like it with a probability of 1/65536. TCP's checksum misses as many. */
-static bool is_incomplete(const struct xdp_port *xdp, const uint8_t *frame,
-                          const struct harp_tcp_fields *fields)
-{
-  return xdp->local_sender && harp_is_incomplete(frame, fields);
-}
-
 static struct harp_rx_frame whole(const uint8_t *frame, uint32_t length, bool good)
 {
   return (struct harp_rx_frame){
@@ -81,13 +72,17 @@ static struct harp_rx_frame whole(const uint8_t *frame, uint32_t length, bool go
   };
 }
 
+/* A frame with an incomplete checksum comes from this machine, or the kernel has merged segments
+ * that it had checked. It was on no wire since then that could damage it. A damaged frame looks
+ * like one with a probability of 1/65536, and TCP's checksum misses a damaged frame with the same
+ * probability. */
 static struct harp_rx_frame single(struct xdp_port *xdp, struct xdp_socket *xsk)
 {
   const struct xdp_desc *desc = take(xsk);
   const uint8_t *frame = bytes_at(xdp, desc->addr);
   struct harp_tcp_fields fields;
-  bool good = harp_frame_tcp_fields(frame, desc->len, &fields) &&
-              is_incomplete(xdp, frame, &fields);
+  bool good = xdp->local_sender && harp_frame_tcp_fields(frame, desc->len, &fields) &&
+              harp_is_incomplete(frame, &fields);
   hold(xdp, xsk, desc->addr);
   return whole(frame, desc->len, good);
 }
@@ -103,7 +98,7 @@ static bool has_good_sum(const struct xdp_port *xdp, const struct xdp_socket *xs
   const uint8_t *frame = bytes_at(xdp, xdp_desc(rx, rx->mine)->addr);
   uint32_t left = harp_read16(frame + ETH_HEADER + IP_TOTAL_LENGTH) + ETH_HEADER - fields->start;
   struct harp_sum sum = {.value = harp_pseudo_sum(frame + ETH_HEADER, left)};
-  if (is_incomplete(xdp, frame, fields)) {
+  if (xdp->local_sender && harp_is_incomplete(frame, fields)) {
     return true;
   }
   for (unsigned i = 0; i < count && left; i++) {

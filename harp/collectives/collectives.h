@@ -78,12 +78,12 @@ enum harp_reduction {
 /* Of all_reduce by links. */
 enum harp_algorithm {
   HARP_DOUBLING, /* recursive doubling */
-  HARP_SHARES,   /* each rank reduces a share, by pairwise exchange */
+  HARP_PAIRWISE, /* each rank reduces a share, by pairwise exchange */
   HARP_HALVING,  /* recursive halving and doubling */
   HARP_RING,
 };
 
-enum { HARP_SIZES = 8 };
+enum { HARP_SIZE_CLASSES = 8 };
 
 struct harp_view {
   void *data;
@@ -127,12 +127,13 @@ HARP_PUBLIC int harp_group_start(struct harp_group *group, const void *handles, 
  * they use links alone; -1: failed. */
 HARP_PUBLIC int harp_group_share(struct harp_group *group, int64_t timeout_ms, char *error);
 
-/* Chooses the algorithm of all_reduce by links for a size. All ranks must make the same choice
- * before they post the next operation. wide: 1 for the 16-bit floats, whose sums are float32.
- * size: 1 to HARP_SIZES - 1, tensors above 16 KiB << size and up to 32 KiB << size; the last one
- * also has all larger tensors; bytes of sums count. 0, or -1: such tensors or ranks cannot use the
- * algorithm. */
-HARP_PUBLIC int harp_group_choose(struct harp_group *group, int wide, int size, int algorithm);
+/* Chooses the algorithm of all_reduce by links for the sizes of a class. All ranks must make the
+ * same choice before they post the next operation. wide: 1 for the 16-bit floats, whose sums are
+ * float32. size_class: 1 to HARP_SIZE_CLASSES - 1, for sums of more than 16 KiB << size_class and
+ * of at most 32 KiB << size_class; the last class also has all larger ones. Returns the algorithm
+ * before, or -1: such tensors or ranks cannot use the algorithm. */
+HARP_PUBLIC int harp_group_choose(struct harp_group *group, int wide, int size_class,
+                                  int algorithm);
 
 /* Fails the group with this reason. */
 HARP_PUBLIC void harp_group_abort(struct harp_group *group, const char *reason);

@@ -233,12 +233,12 @@ int harp_group_share(struct harp_group *group, int64_t timeout_ms, char *error)
   return state == OP_DONE ? can : -1;
 }
 
-int harp_group_choose(struct harp_group *group, int wide, int size, int algorithm)
+int harp_group_choose(struct harp_group *group, int wide, int size_class, int algorithm)
 {
   pthread_mutex_lock(&group->posting);
-  bool chosen = algorithms_choose(&group->algorithms, wide != 0, size, algorithm);
+  int before = algorithms_choose(&group->algorithms, wide != 0, size_class, algorithm);
   pthread_mutex_unlock(&group->posting);
-  return chosen ? 0 : -1;
+  return before;
 }
 
 void harp_group_abort(struct harp_group *group, const char *reason)

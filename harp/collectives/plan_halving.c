@@ -75,12 +75,16 @@ void plan_halving(struct plan *plan)
   const struct harp_view *view = plan->call->out;
   struct halving halving = {.plan = plan, .ready = NO_STEP};
   halving.shares = calloc((size_t)plan->ranks, sizeof *halving.shares);
-  if (halving.shares && schedule_make_wide(schedule, view->bytes)) {
-    halving.staging = schedule->wide;
-    share_equally(halving.shares, plan->ranks, &schedule->reduction, view);
-    go_rounds(&halving);
-  } else {
+  if (!halving.shares) {
     schedule->out_of_memory = true;
+    return;
+  }
+  share_equally(halving.shares, plan->ranks, &schedule->reduction, view);
+  /* The halves that arrive have N - 1 shares. The first share is the largest, and rounded up. */
+  size_t share = halving.shares[0].count * halving.shares[0].size;
+  if (schedule_make_wide(schedule, (size_t)plan->ranks * share)) {
+    halving.staging = schedule->wide;
+    go_rounds(&halving);
   }
   free(halving.shares);
 }

@@ -8,8 +8,9 @@
  * share of the elements from all ranks (reduce-scatter by pairwise exchange), and sends the result
  * to the others or to the root. Slices make the two phases and the computing overlap. Long
  * all_reduce of more than two ranks takes the ring (plan_ring.c), but for the 16-bit floats, and
- * halving (plan_halving.c) if a group has chosen it (algorithms.h). Each element is folded by one
- * rank, in a fixed order, and rounded once, so all ranks get the same bits in each run. Thakur,
+ * halving (plan_halving.c) if a group has chosen it (algorithms.h). Each element is folded in an
+ * order that depends on the algorithm alone, so all ranks get the same bits, and with the fixed
+ * rule in each run. Thakur,
  * Rabenseifner and Gropp (2005); Rabenseifner, "Optimization of Collective Reduction Operations"
  * (2004).
  */
@@ -221,11 +222,16 @@ static void reduce_short(struct plan *plan, bool keeps)
 
 /* --- The operations --- */
 
-static enum harp_algorithm algorithm_of(const struct plan *plan)
+static bool is_wide(const struct plan *plan)
+{
+  return !reduction_is_plain(&plan->schedule->reduction);
+}
+
+/* Bytes of the accumulators. */
+static size_t wide_bytes(const struct plan *plan)
 {
   const struct reduction *reduction = &plan->schedule->reduction;
-  size_t bytes = plan->call->out->bytes / reduction->size * reduction->wide_size;
-  return algorithms_find(plan->algorithms, !reduction_is_plain(reduction), bytes);
+  return plan->call->out->bytes / reduction->size * reduction->wide_size;
 }
 
 void plan_all_reduce(struct plan *plan)
@@ -234,9 +240,9 @@ void plan_all_reduce(struct plan *plan)
     plan_windows(plan);
     return;
   }
-  switch (algorithm_of(plan)) {
+  switch (algorithms_find(plan->algorithms, is_wide(plan), wide_bytes(plan))) {
   case HARP_DOUBLING: reduce_short(plan, true); break;
-  case HARP_SHARES: reduce_long(plan, TO_ALL); break;
+  case HARP_PAIRWISE: reduce_long(plan, TO_ALL); break;
   case HARP_HALVING: plan_halving(plan); break;
   case HARP_RING: plan_ring(plan); break;
   }
@@ -246,7 +252,7 @@ void plan_reduce(struct plan *plan)
 {
   if (plan->windows) {
     plan_windows(plan);
-  } else if (algorithm_of(plan) == HARP_DOUBLING) {
+  } else if (algorithms_fixed(plan->ranks, is_wide(plan), wide_bytes(plan)) == HARP_DOUBLING) {
     reduce_short(plan, plan->rank == plan->call->peer);
   } else {
     reduce_long(plan, TO_ROOT);

@@ -20,6 +20,8 @@ from harp.torch import library as lib
 
 VARIABLE = "HARP_ALL_REDUCE"
 _REPEATS, _ROUNDS = 4, 2
+# An algorithm must be so much faster than the fixed one: smaller differences are noise.
+_GAIN = 1.05
 _log = logging.getLogger(__name__)
 
 
@@ -31,10 +33,9 @@ def is_measured() -> bool:
     return text == "measured"
 
 
-def bytes_of(size: int) -> int:
-    """The most bytes of sums of a size (harp_group_choose): of the last one, those that are
-    measured."""
-    return 32768 << (size if size < lib.SIZES - 1 else size + 1)
+def bytes_of(size_class: int) -> int:
+    """The largest sums of a class of sizes, bytes: of the last class, those that are measured."""
+    return 32768 << (size_class if size_class < lib.SIZE_CLASSES - 1 else size_class + 1)
 
 
 def _seconds(group: Any, tensor: torch.Tensor) -> float:
@@ -49,33 +50,51 @@ def _seconds(group: Any, tensor: torch.Tensor) -> float:
     return least
 
 
-def _choose(group: Any, harp_group: int, dtype: torch.dtype, wide: bool, size: int) -> str:
-    """Measures one size, and chooses the algorithm whose slowest rank was the fastest. All ranks
-    get the same times in the end, so they choose the same. Returns a line for the log."""
-    choose = lib.library().harp_group_choose
-    tensor = torch.zeros(bytes_of(size) // 4, dtype=dtype)
-    measured, times = [], []
-    for algorithm in range(len(lib.ALGORITHMS)):
-        if choose(harp_group, wide, size, algorithm) == 0:
-            measured.append(algorithm)
-            times.append(_seconds(group, tensor))
-    slowest = torch.tensor(times, dtype=torch.float64)
+def _slowest(group: Any, times: list[float]) -> list[float]:
+    """The largest of the times that the ranks have: the same list on all of them."""
+    slowest = torch.tensor(times, dtype=torch.float64, device="cpu")
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
     group.allreduce([slowest], options).wait()
-    best = measured[int(slowest.argmin())]
-    choose(harp_group, wide, size, best)
-    told = ", ".join(
-        f"{lib.ALGORITHMS[algorithm]} {seconds * 1e6:.0f} us"
-        for algorithm, seconds in zip(measured, slowest.tolist())
+    return [float(seconds) for seconds in slowest]
+
+
+def _possible(harp_group: int, wide: bool, size_class: int) -> tuple[list[int], int]:
+    """The algorithms for these sizes, and the one that the group has chosen before."""
+    choose = lib.library().harp_group_choose
+    before = [choose(harp_group, wide, size_class, one) for one in range(len(lib.ALGORITHMS))]
+    possible = [algorithm for algorithm, chosen in enumerate(before) if chosen >= 0]
+    return possible, before[possible[0]]
+
+
+def _choose(group: Any, harp_group: int, dtype: torch.dtype, wide: bool, size_class: int) -> None:
+    """Measures one class of sizes, and chooses the algorithm whose slowest rank was the fastest."""
+    choose = lib.library().harp_group_choose
+    possible, fixed = _possible(harp_group, wide, size_class)
+    if len(possible) == 1:
+        return
+    times = []
+    tensor = torch.zeros(bytes_of(size_class) // 4, dtype=dtype, device="cpu")
+    for algorithm in possible:
+        choose(harp_group, wide, size_class, algorithm)
+        times.append(_seconds(group, tensor))
+    seconds = dict(zip(possible, _slowest(group, times)))
+    best = min(possible, key=seconds.__getitem__)
+    if seconds[best] * _GAIN > seconds[fixed]:
+        best = fixed
+    choose(harp_group, wide, size_class, best)
+    _log.info(
+        "all_reduce of %s, sums of %d KiB: %s (%s)",
+        str(dtype)[len("torch.") :],
+        bytes_of(size_class) >> 10,
+        lib.ALGORITHMS[best],
+        ", ".join(f"{lib.ALGORITHMS[one]} {seconds[one] * 1e6:.0f} us" for one in possible),
     )
-    return f"{bytes_of(size) >> 10} KiB: {lib.ALGORITHMS[best]} ({told})"
 
 
 def measure(group: Any, harp_group: int) -> None:
     """Measures all sizes, and chooses. All ranks call it before they post anything. group: the
     torch.distributed group of harp_group. Raises HarpError if an operation fails."""
     for dtype, wide in ((torch.float32, False), (torch.bfloat16, True)):
-        for size in range(1, lib.SIZES):
-            line = _choose(group, harp_group, dtype, wide, size)
-            _log.info("all_reduce of %s, sums of %s", str(dtype)[len("torch.") :], line)
+        for size_class in range(1, lib.SIZE_CLASSES):
+            _choose(group, harp_group, dtype, wide, size_class)

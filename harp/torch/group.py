@@ -63,7 +63,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         shares = self._share(timeout)
         rendezvous.withdraw(store, rank)  # all ranks have read it: they have come to _share
         if measures and not shares and size > 1:
-            algorithms.measure(self, self._group)
+            self._measure()
 
     def _join(self, store: Any) -> tuple[int, bool]:
         """Makes the harp_group and tells it the other ranks. Returns it, and whether the ranks
@@ -106,6 +106,14 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if shares < 0:
             raise lib.said(error)
         return shares > 0
+
+    def _measure(self) -> None:
+        """Chooses the algorithms of all_reduce. A failure of this rank fails the others, too."""
+        try:
+            algorithms.measure(self, self._group)
+        except BaseException:
+            self._end()
+            raise
 
     # -- life
 

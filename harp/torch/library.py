@@ -49,9 +49,9 @@ DTYPES = {
 _REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "AVG")
 SUM, AVERAGE = 0, 7
 
-# enum harp_algorithm, and the number of sizes that have one of their own
-ALGORITHMS = ("doubling", "shares", "halving", "ring")
-SIZES = 8
+# enum harp_algorithm, and the number of classes of sizes
+ALGORITHMS = ("recursive doubling", "pairwise exchange", "halving and doubling", "ring")
+SIZE_CLASSES = 8
 
 PENDING, DONE, FAILED = 0, 1, -1
 

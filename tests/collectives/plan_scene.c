@@ -104,8 +104,8 @@ void scene_free(struct scene *scene)
 static void choose(const struct scene *scene, struct algorithms *algorithms)
 {
   algorithms_init(algorithms, scene->ranks);
-  for (int size = 1; size < HARP_SIZES; size++) {
-    algorithms_choose(algorithms, scene->dtype == HARP_BFLOAT16, size, scene->algorithm);
+  for (int size_class = 1; size_class < HARP_SIZE_CLASSES; size_class++) {
+    algorithms_choose(algorithms, scene->dtype == HARP_BFLOAT16, size_class, scene->algorithm);
   }
 }
 

@@ -12,7 +12,7 @@
 #include "harp/collectives/plan.h"
 
 enum {
-  WORLD_MOST = 9,   /* ranks */
+  WORLD_MOST = 32,  /* ranks */
   WORLD_LATER = 19, /* operations that a rank may begin after the first one */
 };
 

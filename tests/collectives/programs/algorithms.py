@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """All_reduce of ranks that use links, by each algorithm. Prints a line of JSON with what each rank
-of 2, 3 and 4 told: which sizes can use an algorithm, and what went wrong.
+of 2, 3 and 4 told: which classes of sizes can use an algorithm, and what went wrong.
 
 Usage: algorithms.py LIBRARY PLUGIN
 """
@@ -16,15 +16,17 @@ import numpy as np
 from c_library import error, library
 from host_ranks import AVERAGE, SUM, Group, play
 
-ALGORITHMS = ["doubling", "shares", "halving", "ring"]
-SIZES = range(8)
+ALGORITHMS = ["doubling", "pairwise", "halving", "ring"]
+CLASSES = range(-1, 10)  # of sizes: 1 to 7 have a choice
 COUNTS = [9_000, 40_000, 300_001]  # elements of 4 bytes
 
 
 def possible(rank: Group, algorithm: int, wide: bool) -> list[int]:
-    """Chooses the algorithm for all sizes. Returns those that can use it."""
+    """Chooses the algorithm for all sizes. Returns the classes that can use it."""
     choose = library.harp_group_choose
-    return [size for size in SIZES if choose(rank.group, wide, size, algorithm) == 0]
+    found = [each for each in CLASSES if choose(rank.group, wide, each, algorithm) >= 0]
+    assert all(choose(rank.group, wide, each, algorithm) == algorithm for each in found)
+    return found
 
 
 def reduce_all(rank: Group) -> Iterator[str]:
@@ -41,8 +43,8 @@ def reduce_all(rank: Group) -> Iterator[str]:
 def each_algorithm(rank: Group) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for number, name in enumerate(ALGORITHMS):
-        sizes, wide = (possible(rank, number, each) for each in (False, True))
-        told[name] = {"sizes": sizes, "wide": wide, "wrong": list(reduce_all(rank))}
+        plain, wide = (possible(rank, number, each) for each in (False, True))
+        told[name] = {"plain": plain, "wide": wide, "wrong": list(reduce_all(rank))}
     unknown = possible(rank, len(ALGORITHMS), False) + possible(rank, -1, True)
     return {**told, "unknown": unknown}
 
