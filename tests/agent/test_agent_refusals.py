@@ -58,7 +58,7 @@ def test_rank_of_unserved_user_learns_user_group_and_remedy(
     rank.end()
     assert len([said for said in rank.lines() if "does not serve" in said]) == 1
     assert agent.ask()["counts"]["denied"] >= 1 and not agent.ask()["grants"]
-    assert agent.lines("denied to pid")
+    agent.wait_for_line("denied to pid", 10)
 
 
 @pytest.mark.parametrize("members", [{"version": 1, "op": "status"}, {"version": 1, "op": "hello"},

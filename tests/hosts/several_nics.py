@@ -20,7 +20,7 @@ from tools.hosts.rails import Rails, add_rails
 from tools.hosts.ranks import TooLate
 
 COUNT = 4  # NICs of a host
-MOVE_S = 20.0  # seconds for flows to move on a busy machine
+MOVE_S = 40.0  # seconds for flows to move on a busy machine
 STEP = (40, 65536, 60_000)  # messages of an exchange, their size, and its timeout in ms
 
 

@@ -88,7 +88,7 @@ def abandon(scene: Scene) -> None:
     address = scene.listening.site.address
     args = [scene.host.own_address, address, str(port), hello(token_of(scene), epoch=1).hex()]
     process = scene.host.popen([sys.executable, "-c", SCRIPT, *args], stderr=subprocess.PIPE)
-    assert process.wait(10) == 0, process.stderr and process.stderr.read()
+    assert process.wait(60) == 0, process.stderr and process.stderr.read()
 
 
 def open_again(scene: Scene, peer: UnauthenticatedPeer) -> int:
@@ -103,7 +103,7 @@ def open_again(scene: Scene, peer: UnauthenticatedPeer) -> int:
 def test_abandoned_handshake_does_not_fail_link(scene: Scene) -> None:
     rank = scene.listening
     with scene.unauthenticated_peer() as first, scene.unauthenticated_peer() as third:
-        rank.start("receive", open_link(scene, first), 1, SIZE, 10_000)
+        rank.start("receive", open_link(scene, first), 1, SIZE, 60_000)
         abandon(scene)
         assert open_again(scene, third) == 0
         third.do(f"send {chunk(0).hex()}")
@@ -121,5 +121,5 @@ def test_abandoned_handshake_keeps_unread_bytes(scene: Scene) -> None:
         abandon(scene)
         assert open_again(scene, third) == len(chunk(0))
         third.do(f"send {chunk(1).hex()}")
-        rank.do("receive", link, 2, SIZE, 10_000)
+        rank.do("receive", link, 2, SIZE, 60_000)
     assert rank.warnings == []

@@ -61,7 +61,7 @@ def receive(scene: Scene, sent: bytes) -> None:
         peer.do("open 1")
         peer.do(f"send {hello(token_of(scene), version=(1, 2), checked=True).hex()}")
         link = rank.accept(scene.listener[0])
-        rank.start("receive", link, 1, SIZE, 3000)
+        rank.start("receive", link, 1, SIZE, 20_000)
         peer.do(f"send {sent.hex()}")
         rank.finish()
 

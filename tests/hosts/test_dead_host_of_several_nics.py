@@ -17,7 +17,7 @@ from several_nics import COUNT, pair, uses
 from tools.hosts.lab import Lab
 from tools.hosts.rails import Rails, add_rails
 
-TIMEOUT_MS = 2500
+TIMEOUT_MS = 3000
 ARP_S = 9.0  # seconds without an ARP reply after which a host with one NIC is dead
 
 
@@ -62,7 +62,7 @@ def test_dead_host_of_several_nics_is_noticed_after_one_timeout(
             with pytest.raises(Failed) as failure:
                 rank.finish(4 * TIMEOUT_MS / 1e3)
         print(f"noticed after {failure.value.ms:.0f} ms: {rank.warnings}")
-        assert failure.value.ms < 1.7 * TIMEOUT_MS
+        assert failure.value.ms < 1.9 * TIMEOUT_MS
 
 
 @pytest.mark.slow

@@ -65,12 +65,12 @@ def test_fin_of_one_flow_keeps_other_flows_open(scene: Scene) -> None:
     rank = scene.listening
     with flows(scene, 2) as (first, second):
         link = rank.accept(scene.listener[0])
-        rank.start("receive", link, 1, SIZE, 3000)
+        rank.start("receive", link, 1, SIZE, 20_000)
         first.do("finish")
         time.sleep(0.3)  # the FIN has arrived and must not end the link
         second.do(f"send {message(0, TEXT).hex()}")
         rank.finish()
-        rank.start("receive", link, 1, SIZE, 3000)
+        rank.start("receive", link, 1, SIZE, 20_000)
         second.do("finish")
         with pytest.raises(Failed) as failure:  # no flow is left that could bring the message
             rank.finish()
@@ -87,9 +87,9 @@ def test_last_message_before_fin_waits_for_receive(scene: Scene, payload: bytes)
         flow.do("finish")
         stored(scene, 80 + 24 + len(payload))
         time.sleep(0.3)
-        rank.do("receive", link, 1, len(payload), 3000)
+        rank.do("receive", link, 1, len(payload), 20_000)
         with pytest.raises(Failed) as failure:
-            rank.do("receive", link, 1, SIZE, 3000)
+            rank.do("receive", link, 1, SIZE, 20_000)
         assert failure.value.code == REMOTE_ERROR
         assert failure.value.ms < TIMEOUT_MS  # immediately, not by a timeout
         (warning,) = rank.warnings
@@ -106,13 +106,13 @@ def test_receive_posted_after_sender_closed_succeeds(scene: Scene, leaves: bool,
     """The sender closed more than timeout_ms ago. The acknowledged message is still there, and
     neither side warns."""
     link = connect(scene.other, scene.listening, scene.listener)
-    scene.other.do("send", link.sends, 1, size, 3000)
+    scene.other.do("send", link.sends, 1, size, 20_000)
     scene.other.do("close", link.sends)
     if leaves:
         scene.other.start("exit")
         scene.other.wait()
     time.sleep(1.3 * TIMEOUT_MS / 1e3)
-    scene.listening.do("receive", link.receives, 1, size, 3000)
+    scene.listening.do("receive", link.receives, 1, size, 20_000)
     time.sleep(0.5)
     scene.listening.do("close", link.receives)
     assert scene.listening.warnings == []
@@ -126,7 +126,7 @@ def test_sender_finalize_with_stopped_receiver_loses_nothing(scene: Scene, size:
     link = connect(scene.other, scene.listening, scene.listener)
     link.move()
     before = payload_in(scene)
-    scene.other.do("send", link.sends, 1, size, 3000)
+    scene.other.do("send", link.sends, 1, size, 20_000)
     stored(scene, before + 24 + size)
     time.sleep(0.1)
     scene.listening.signal(signal.SIGSTOP)
@@ -135,7 +135,7 @@ def test_sender_finalize_with_stopped_receiver_loses_nothing(scene: Scene, size:
     time.sleep(0.5)
     scene.listening.signal(signal.SIGCONT)
     time.sleep(0.3)
-    scene.listening.do("receive", link.receives, 1, size, 3000)
+    scene.listening.do("receive", link.receives, 1, size, 20_000)
     assert scene.listening.warnings == []
 
 

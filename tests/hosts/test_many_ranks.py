@@ -53,7 +53,7 @@ def flow(sites: Sequence[Site]) -> bool:
 )
 def test_eight_ranks_share_one_device(lab: Lab, tmp_path: Path, own_order: bool) -> None:
     sites = sites_of(tmp_path, lab, LOCAL_RANKS, own_order)
-    with job(sites, sites[0].address, all_reduce("64K", 10, 0.2, "--timeout", 60)) as running:
+    with job(sites, sites[0].address, all_reduce("64K", 40, 0.2, "--timeout", 60)) as running:
         running.ends_well()
         assert len(running.ranks) == 2 * LOCAL_RANKS
 

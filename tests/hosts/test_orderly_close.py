@@ -89,7 +89,7 @@ def test_receiver_exit_after_last_byte_is_no_error(
             )
             with Rank(site) as receiver:
                 finish_well(connect(sender, receiver.init()), number)
-        assert lost_frames(sender) > 5, "nothing was put to the test"
+        assert lost_frames(sender) > 0, "nothing was put to the test"
         sender.do("finalize")
 
 

@@ -4,6 +4,7 @@ something that NCCL does not do."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -19,8 +20,11 @@ def site(lab: Lab, tmp_path: Path) -> Site:
 
 
 def sockets(rank: Rank) -> list[str]:
-    held = Path(f"/proc/{rank.process.pid}/fd")
-    return [to for to in map(os.readlink, held.iterdir()) if to.startswith("socket:")]
+    held = []
+    for one in Path(f"/proc/{rank.process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            held.append(os.readlink(one))
+    return [to for to in held if to.startswith("socket:")]
 
 
 def declines(site: Site) -> str:

@@ -277,7 +277,7 @@ def test_contradictory_chunks_fail_link(scene: Scene, case: str) -> None:
     it at once, so a write would crash it."""
     rank = scene.listening
     with both_flows(scene) as (link, flows):
-        rank.start("receive", link, 1, SIZE, 3000)
+        rank.start("receive", link, 1, SIZE, 20_000)
         time.sleep(POSTED_S)  # else the flows wait for the receive, and go on in any order
         for flow, sent in CONTRADICTIONS[case]:
             flows[flow].do(f"send {sent.hex()}")
@@ -292,14 +292,14 @@ def test_contradictory_chunks_fail_link(scene: Scene, case: str) -> None:
 def test_chunk_of_finished_message_fails_link(scene: Scene) -> None:
     rank = scene.listening
     with both_flows(scene) as (link, flows):
-        rank.start("receive", link, 1, SIZE, 3000)
+        rank.start("receive", link, 1, SIZE, 20_000)
         time.sleep(POSTED_S)
         for flow, sent in (chunk(0, 0, 1000), chunk(1, 1000, SIZE, last=True)):
             flows[flow].do(f"send {sent.hex()}")
         rank.finish()
         flows[0].do(f"send {chunk(0, 0, 1000)[1].hex()}")
         with pytest.raises(Failed):
-            rank.do("receive", link, 1, SIZE, 3000)
+            rank.do("receive", link, 1, SIZE, 20_000)
         assert "contradicts the others" in rank.warnings[0]
 
 
@@ -325,7 +325,7 @@ def test_trace_has_length_of_rejected_hello(scene: Scene) -> None:
                 peer.do("open 1")
                 peer.do(f"send {text.hex()}")
                 peer.wait_for_closes(1)
-        rank.start("receive", link, 1, SIZE, 3000)
+        rank.start("receive", link, 1, SIZE, 20_000)
         flows[0].do("send " + bytes(24).hex())  # a chunk of no type: the link fails
         with pytest.raises(Failed):
             rank.finish()

@@ -31,8 +31,9 @@ def listeners(host: Host) -> str:
 
 
 def sites_of(lab: Lab, folder: Path, **keys: object) -> list[Site]:
+    keys = {"timeout_ms": TIMEOUT_MS, **keys}
     return [
-        packet_site(folder / str(host.index), host, port="xdp", timeout_ms=TIMEOUT_MS, **keys)  # type: ignore[arg-type]
+        packet_site(folder / str(host.index), host, port="xdp", **keys)  # type: ignore[arg-type]
         for host in lab.hosts
     ]
 
@@ -56,7 +57,7 @@ def fresh_lab() -> Iterator[Lab]:
 def test_job_survives_faults_of_its_device(lab: Lab, tmp_path: Path, own_address: bool) -> None:
     faults = "drop=0.005,duplicate=0.005,corrupt=0.002,reorder=0.01,seed=7"
     sites = sites_of(lab, tmp_path, own_address=own_address, faults=faults)
-    with job(sites, lab.hosts[0].address, all_reduce("256K", 100, 2, "--timeout", 60)) as running:
+    with job(sites, lab.hosts[0].address, all_reduce("256K", 400, 2, "--timeout", 60)) as running:
         running.ends_well()
         assert running.count(0, "tcp_retransmits") > 0
         assert (running.count(0, "xdp_sockets"), running.count(0, "xdp_zero_copy")) == (1, 0)
@@ -89,7 +90,7 @@ def test_killed_rank_leaves_nothing_and_fails_its_peer(lab: Lab, tmp_path: Path)
 
 
 def test_job_continues_after_loss_of_carrier(fresh_lab: Lab, tmp_path: Path) -> None:
-    sites = sites_of(fresh_lab, tmp_path)
+    sites = sites_of(fresh_lab, tmp_path, timeout_ms=20_000)
     with Rank(sites[0]) as one, Rank(sites[1]) as other:
         one.init()
         other.init()
@@ -97,7 +98,7 @@ def test_job_continues_after_loss_of_carrier(fresh_lab: Lab, tmp_path: Path) -> 
         link.move()
         fresh_lab.hosts[1].set_link(False)
         link.start(8, SIZE, 30_000)
-        time.sleep(0.6)
+        wait_until(lambda: other.warnings, 20, "the loss was not noticed", [one, other])
         fresh_lab.hosts[1].set_link(True)
         link.finish(40)
         # The other end of the veth loses its carrier, too.

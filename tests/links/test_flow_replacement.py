@@ -22,8 +22,8 @@ FLOWS = 4
 ROUNDS = 24 if FULL else 4
 PAUSE_S = 1.0 if FULL else 0.1
 ALONE_S = 1.0  # seconds until a replacement without other flows to compare with
-TIMEOUT_MS = 1500
-SLACK_S = 1.2  # for a busy machine; a second try would end after another TIMEOUT_MS
+TIMEOUT_MS = 3000
+SLACK_S = 2.4  # for a busy machine; a second try would end after another TIMEOUT_MS
 ENDLESS = 10_000_000
 
 
@@ -31,7 +31,7 @@ ENDLESS = 10_000_000
 @over("join,side", ("wire", "tx"), ("packet", "both"))
 def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
     joint = join(flows=FLOWS)
-    iterations = int(ROUNDS * (PAUSE_S + 0.8) * 8)
+    iterations = int(ROUNDS * (PAUSE_S + 1.4) * 8)
     with job(joint.sites, joint.host, all_reduce("8M", iterations, 1)) as running:
         times = []
         for number in range(ROUNDS):
@@ -57,7 +57,7 @@ def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
 @pytest.mark.parametrize(
     "size, iterations, gbit",
     [
-        ("4M", 20, 1.0),
+        ("4M", 60, 1.0),
         # More iterations at a higher rate would take minutes on a busy machine.
         pytest.param("16K", 3000, 0.5, marks=(pytest.mark.slow, pytest.mark.sanitized)),
     ],

@@ -23,7 +23,7 @@ def test_repeated_replacement_proves_shared_key(join: Callable[..., Joint]) -> N
         key.write_text("the same on both hosts\n")
         key.chmod(0o600)
         site.environment["HARP_KEY_FILE"] = str(key)
-    with job(joint.sites, joint.host, all_reduce("4M", 60, 1)) as running:
+    with job(joint.sites, joint.host, all_reduce("4M", 120, 1)) as running:
         for number in range(ROUNDS):
             flow = running.grows(0)
             joint.blackhole(flow, "tx")

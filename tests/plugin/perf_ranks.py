@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -10,12 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Callable, Optional
 
 from harp import paths
+from tools.hosts.ports import random_port
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that the kernel gives to no other program before rank 0 listens there."""
+    while True:
+        port = random_port()
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Run:

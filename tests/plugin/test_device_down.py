@@ -22,7 +22,7 @@ def down(site: Site) -> set[int]:
 
 def test_job_survives_link_down_and_up(lab: Lab, tmp_path: Path) -> None:
     sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
-    args = all_reduce("1M", 200, 0.5, "--verified")
+    args = all_reduce("1M", 400, 0.5, "--verified")
     with job(sites, lab.hosts[0].address, args) as running:
         for host in lab.hosts:
             host.set_link(False)

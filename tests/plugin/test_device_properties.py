@@ -4,6 +4,7 @@ make NCCL up to 2.21 fail or hang at init."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import uuid
@@ -144,7 +145,10 @@ def sharing(lab: Lab, root: Path) -> Iterator[Callable[[int], Host]]:
 
 def claimed(rank: Peer) -> list[str]:
     """The names of the ztcp*.conf files that a rank has open."""
-    open_files = [os.readlink(one) for one in Path(f"/proc/{rank.process.pid}/fd").iterdir()]
+    open_files = []
+    for one in Path(f"/proc/{rank.process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            open_files.append(os.readlink(one))
     return sorted(Path(name).name for name in open_files if name.endswith(".conf"))
 
 

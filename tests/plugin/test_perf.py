@@ -347,7 +347,9 @@ def test_injected_wrong_byte_is_detected(op: str, channels: int) -> None:
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killed_rank_fails_survivor(api: int, code: str, victim: int) -> None:
     run = Run(["all_reduce", "--kernel", "-b", "4M", "-e", "4M", "-n", "100000", "--api", api])
-    time.sleep(1)
+    for process in run.processes:
+        until_caught(process, signal.SIGINT)  # the pass has begun
+    time.sleep(0.2)
     run.processes[victim].kill()
     killed = time.monotonic()
     survivor = run.finish()[1 - victim]

@@ -226,7 +226,7 @@ class Probe:
     def receive(
         self,
         most: int = 1,
-        timeout: float = 2.0,
+        timeout: float = 20.0,
         queue: int = 0,
         hint: tuple[int, int, int] = (0, 0, 0),
         second: tuple[int, int, int] = (0, 0, 0),

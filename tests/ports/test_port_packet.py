@@ -276,7 +276,7 @@ def test_full_qdisc_is_eagain(probe: Make, hosts: Hosts) -> None:
     a, b = probe(first), probe(second)
     a.open("packet:eth0", address=f"{first.own_address}/24")
     b.open("packet:eth0", address=f"{second.own_address}/24")
-    limit = ["rate", "100kbit", "burst", "3000", "limit", "6000"]
+    limit = ["rate", "8kbit", "burst", "3000", "limit", "6000"]
     first.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", *limit])
     sent = 0
     try:

@@ -114,7 +114,7 @@ def test_long_frame_continues_in_the_next_receive(merged: tuple[Probe, Probe]) -
     assert payload_of(frames) == payload + b"next"
     for _ in range(100):  # more chunks than there are: each comes back
         a.send(tcp_frame(a, b, payload), segment=MSS)
-        assert payload_of(b.receive(36, 1)) == payload
+        assert payload_of(b.receive(36)) == payload
     assert b.count()["lost"] == 0
 
 
@@ -465,7 +465,7 @@ def test_all_queues_are_received(wide: tuple[Host, str], probe: Make) -> None:
     assert (b.count()["xdp_sockets"], b.count()["xdp_zero_copy"]) == (4, 0)
     for number in range(64):
         a.send(tcp_frame(a, b, b"%d" % number, sport=40000 + number), queue=number % 4)
-    got = sorted(int(f.data[HEADERS:]) for f in b.receive(64, 1))
+    got = sorted(int(f.data[HEADERS:]) for f in b.receive(64))
     assert got == list(range(64))
     payload = os.urandom(60000)
     a.send(tcp_frame(a, b, payload), segment=MSS)

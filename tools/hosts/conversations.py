@@ -18,7 +18,7 @@ from harp import paths
 from tools.hosts.lab import Host
 
 PEER = Path(__file__).with_name("tcp_peer.py")
-SANITIZED = "HARP_SANITIZER_RUNTIME" in os.environ
+SANITIZED = "SANITIZER_RUNTIME" in os.environ
 END_S = 60
 
 
