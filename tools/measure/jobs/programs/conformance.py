@@ -157,7 +157,8 @@ def reductions(
         dist.reduce(out, dist.get_global_rank(harp_group, root), torch_op, group=harp_group)
         check(f"reduce {name}", [out], [right if me == root else mine], dtype)
 
-    # A rank's part of each rank's input.
+    # A rank's part of each rank's input, which has at most LARGEST bytes: ranks share a machine.
+    n = min(n, LARGEST // dtype.itemsize // size)
     many = make(dtype, n * size, me)
     for op in ("sum", "max"):
         if op not in operations or not defined(op, dtype):
