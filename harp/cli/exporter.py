@@ -120,7 +120,11 @@ def _write(registry: Any, path: Path) -> None:
     """Writes the metrics to a temporary file beside the path, and renames it. Raises OSError."""
     from prometheus_client import write_to_textfile
 
-    write_to_textfile(str(path), registry)
+    try:
+        write_to_textfile(str(path), registry)
+    finally:  # the library leaves it there if SIGTERM or Ctrl-C ends the process
+        for left in path.parent.glob(f"{glob.escape(path.name)}.{os.getpid()}.*"):
+            left.unlink(missing_ok=True)
 
 
 def _write_always(registry: Any, path: Path, interval: float) -> None:

@@ -22,11 +22,13 @@ from typing import Any
 import pytest
 
 from harp import _tables
+from harp.cli import exporter
 from harp.cli.exporter import Collector
 from harp.observe import ended, flow_sums, message_times, metrics, prometheus, statfile
 from harp.testing import _engine
 
 pytest.importorskip("prometheus_client")
+from prometheus_client import CollectorRegistry  # noqa: E402
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 COUNTERS = [counter["name"] for counter in _tables.counters()]
@@ -236,6 +238,18 @@ def test_textfile_is_replaced_and_removed(ranks: list[Any], folders: Path) -> No
     finally:
         process.kill()
         process.wait()
+
+
+def test_end_amid_a_write_leaves_no_file(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """prometheus_client writes to a temporary file, and SIGTERM raises SystemExit."""
+
+    def interrupted(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(SystemExit):
+        exporter._write(CollectorRegistry(), folders / "harp.prom")
+    assert [one.name for one in folders.iterdir() if one.is_file()] == []
 
 
 @pytest.mark.parametrize(
