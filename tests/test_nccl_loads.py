@@ -24,7 +24,8 @@ WHEELS = ("nvidia-nccl-cu11==2.14.*", "nvidia-nccl-cu12==2.21.*")
 PLUGINS = ("plugin/libnccl-net.so", "harp/bench/kernel/libnccl-net-kernel.so")
 UNREACHABLE = re.compile(
     "NewConnectionError|ConnectTimeoutError|Max retries|Retrying|name resolution|"
-    "Network is unreachable|ProxyError|ReadTimeoutError"
+    "Network is unreachable|ProxyError|ReadTimeoutError|HTTP error 5[0-9][0-9]|"
+    "5[0-9][0-9] Server Error|IncompleteRead|Connection broken"
 )
 
 CHILD = """

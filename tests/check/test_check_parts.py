@@ -376,7 +376,7 @@ def test_rank_that_goes_silent_is_lost_and_others_go_on(tmp_path: Path) -> None:
         thread.start()
     lead.open(20, lambda _: None)
     begun = time.monotonic()
-    replies.append(lead.step("a", tuple, 0.5))
+    replies.append(lead.step("a", tuple, 3.0))
     for thread in threads:
         thread.join(20)
     assert replies == [["a", "b", None]] * 2

@@ -103,7 +103,8 @@ def test_strangers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     gathered(tmp_path, come, 15)
 
 
-def test_hello_in_pieces_is_taken(tmp_path: Path) -> None:
+def test_hello_in_pieces_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "HELLO_S", 20.0)
     lead = join(tmp_path, 0, 2)
     thread = threading.Thread(target=lambda: lead.open(20, lambda _: None), daemon=True)
     thread.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -66,8 +67,8 @@ def findings(lab: Lab, start: Start) -> Findings:
 
 def about(texts: list[str], *ranks: Rank) -> list[str]:
     """Those that name all these ranks; ranks of other tests may run on this machine."""
-    pids = [str(rank.process.pid) for rank in ranks]
-    return [text for text in texts if all(pid in text for pid in pids)]
+    pids = [rf"\b{rank.process.pid}\b" for rank in ranks]
+    return [text for text in texts if all(re.search(pid, text) for pid in pids)]
 
 
 def test_equal_ranks_are_no_fault(start: Start, findings: Findings) -> None:

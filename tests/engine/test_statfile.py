@@ -309,19 +309,40 @@ def fallback() -> Path:
     return Path(f"/dev/shm/harp-{os.geteuid()}")
 
 
+def with_own_shm(program: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program with a /dev/shm of its own. Commands of other tests read the machine's."""
+    script = f'mount -t tmpfs -o size=8m none /dev/shm && exec "{sys.executable}" -c "$0"'
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, program],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+FALLS_BACK = """
+from harp.observe import statfile
+from harp.testing import _engine
+file = _engine.StatFile()
+((level, line),) = _engine.drain()
+(seen,) = statfile.scan()
+assert seen.path == file.path
+print(file.path, level, line, sep="\\n")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system: needs root")
 @pytest.mark.parametrize("folder", ["absent", "a file"])
 def test_missing_run_folder_falls_back_with_one_warning(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("HARP_RUN_DIR", str(tmp_path / folder))
-    file = _engine.StatFile()
-    assert Path(file.path).parent == fallback()
-    ((level, line),) = _engine.drain()
-    assert level == "WARN"
+    done = with_own_shm(FALLS_BACK)
+    assert done.returncode == 0, done.stderr
+    path, level, line = done.stdout.splitlines()
+    assert Path(path).parent == fallback() and level == "WARN"
     assert str(tmp_path / folder) in line and f"go to {fallback()}" in line
-    assert [one.pid for one in statfile.scan() if one.pid == os.getpid()] == [os.getpid()]
-    file.close()
 
 
 FULL = """
@@ -372,15 +393,11 @@ print(folder, set(os.listdir("/dev/shm")) - set(names))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives folders away: needs root")
-def test_another_users_folder_in_place_of_the_fallback_hides_no_process() -> None:
-    script = f'mount -t tmpfs -o size=8m none /dev/shm && exec "{sys.executable}" -c "$0"'
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script, TAKEN],
-        env={**os.environ, "HARP_RUN_DIR": "/proc"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+def test_another_users_folder_in_place_of_the_fallback_hides_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HARP_RUN_DIR", "/proc")
+    done = with_own_shm(TAKEN)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"/dev/shm/(harp-0-[0-9a-f]{16}) \{'\1'\}\n", done.stdout)
 

@@ -9,7 +9,7 @@
  *   flood COUNT SEED CHECKSUM_GOOD   ok FRAMES-LEARNED, after all frames were sent
  *
  * CHECKSUM_GOOD 1: about half of the frames carry the note that a device has verified their
- * checksum. 0: none does.
+ * checksum. 0: none does, and no TCP checksum is right.
  *
  * The program ends at the end of standard input.
  */
@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dpdk_glue/frame_fields.h"
 #include "tests/garbage/corrupt.h"
 #include "tools/attacker/forwarder.h"
 
@@ -63,6 +64,21 @@ static time_t seconds(void)
   return now.tv_sec;
 }
 
+/* One of 65536 checksums is right by chance. The frame could then end a connection. */
+static void spoil_checksum(struct corrupt_frame *frame)
+{
+  struct harp_tcp_fields fields;
+  uint8_t given[2];
+  if (!harp_frame_tcp_fields(frame->bytes, frame->length, &fields)) {
+    return;
+  }
+  uint8_t *field = frame->bytes + fields.start + TCP_CHECKSUM;
+  memcpy(given, field, sizeof given);
+  harp_complete_checksum(frame->bytes, frame->length);
+  given[0] ^= memcmp(given, field, sizeof given) == 0;
+  memcpy(field, given, sizeof given);
+}
+
 static void flood(unsigned long count, uint64_t seed, bool checksum_good)
 {
   static struct corrupt_frame frame;
@@ -72,6 +88,9 @@ static void flood(unsigned long count, uint64_t seed, bool checksum_good)
   for (unsigned long sent = 0; sent < count;) {
     corrupt_next(&corrupt, &frame);
     frame.checksum_good &= checksum_good;
+    if (!checksum_good) {
+      spoil_checksum(&frame);
+    }
     while (!put(&frame)) {
       forwarder_flush(&forwarder, FORWARDER_VICTIM);
       forwarder_pass(&forwarder);

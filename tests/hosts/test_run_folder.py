@@ -24,6 +24,11 @@ def mounted(site: Site, where: Path, options: str) -> Site:
     return site
 
 
+def own_fallback(site: Site) -> Site:
+    """The site with a /dev/shm of its own. Commands of other tests read the machine's."""
+    return mounted(site, Path("/dev/shm"), "size=16m")
+
+
 def runs(first: Site, second: Site) -> list[str]:
     """Runs a job between the two sites. Returns the warnings of the first."""
     with Rank(first) as a, Rank(second) as b:
@@ -52,17 +57,18 @@ def test_usable_run_folder_gives_no_warning(sites: tuple[Site, Site]) -> None:
 
 def test_missing_run_folder_falls_back(sites: tuple[Site, Site]) -> None:
     sites[0].environment["HARP_RUN_DIR"] = "/nowhere/run"
-    (warning,) = runs(*sites)
+    (warning,) = runs(own_fallback(sites[0]), sites[1])
     assert "run directory /nowhere/run: No such file or directory" in warning
     assert FALLBACK in warning
 
 
 def test_harp_stat_reads_fallback_folder(sites: tuple[Site, Site]) -> None:
-    site = sites[0]
+    site = own_fallback(sites[0])
     site.environment["HARP_RUN_DIR"] = "/nowhere/run"
     with Rank(site) as rank:
         rank.init()
-        args = [sys.executable, "-m", "harp", "stat", "--json", "--pid", str(rank.process.pid)]
+        args = ["nsenter", "-m", "-t", str(rank.process.pid)]
+        args += [sys.executable, "-m", "harp", "stat", "--json", "--pid", str(rank.process.pid)]
         environment = site.all_environment()
         said = subprocess.run(
             args, capture_output=True, text=True, timeout=20, check=True, env=environment
@@ -73,13 +79,15 @@ def test_harp_stat_reads_fallback_folder(sites: tuple[Site, Site]) -> None:
 
 
 def test_read_only_run_folder_falls_back(sites: tuple[Site, Site]) -> None:
-    (warning,) = runs(mounted(sites[0], sites[0].run_folder, "ro"), sites[1])
+    first = own_fallback(sites[0])
+    (warning,) = runs(mounted(first, first.run_folder, "ro"), sites[1])
     assert f"run directory {sites[0].run_folder}: Read-only file system" in warning
     assert FALLBACK in warning
 
 
 def test_full_run_folder_falls_back(sites: tuple[Site, Site]) -> None:
-    (warning,) = runs(mounted(sites[0], sites[0].run_folder, "size=64k"), sites[1])
+    first = own_fallback(sites[0])
+    (warning,) = runs(mounted(first, first.run_folder, "size=64k"), sites[1])
     assert f"run directory {sites[0].run_folder}: No space left on device" in warning
     assert FALLBACK in warning
 
