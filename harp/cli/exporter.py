@@ -122,9 +122,10 @@ def _write(registry: Any, path: Path) -> None:
 
     try:
         write_to_textfile(str(path), registry)
-    finally:  # the library leaves it there if SIGTERM or Ctrl-C ends the process
+    except BaseException:  # the library leaves it there if SIGTERM or Ctrl-C ends the process
         for left in path.parent.glob(f"{glob.escape(path.name)}.{os.getpid()}.*"):
             left.unlink(missing_ok=True)
+        raise
 
 
 def _write_always(registry: Any, path: Path, interval: float) -> None:
