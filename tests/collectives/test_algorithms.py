@@ -5,17 +5,13 @@ programs/measured.py."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_tests import PROGRAMS
+from torch_tests import PROGRAMS, run_over_loopback
 
-from harp import paths
 from tools.hosts.lab import Lab
 from tools.hosts.torch_job import sites, torch_job
 from tools.hosts.torch_mark import needs_torch
@@ -23,16 +19,7 @@ from tools.hosts.torch_mark import needs_torch
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, list[dict[str, Any]]]:
-    libraries = [str(paths.collectives_library()), str(paths.kernel_plugin_path())]
-    done = subprocess.run(
-        [sys.executable, str(PROGRAMS / "algorithms.py"), *libraries],
-        env={**os.environ, "NCCL_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stderr
-    ranks: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+    ranks: dict[str, list[dict[str, Any]]] = run_over_loopback("algorithms.py")
     return ranks
 
 

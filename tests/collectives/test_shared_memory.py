@@ -3,30 +3,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from torch_tests import PROGRAMS
-
-from harp import paths
+from torch_tests import run_over_loopback
 
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    libraries = [str(paths.collectives_library()), str(paths.kernel_plugin_path())]
-    done = subprocess.run(
-        [sys.executable, str(PROGRAMS / "windows.py"), *libraries],
-        env={**os.environ, "NCCL_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stderr
-    scenes: dict[str, Any] = json.loads(done.stdout)
+    scenes: dict[str, Any] = run_over_loopback("windows.py")
     return scenes
 
 

@@ -4,14 +4,13 @@ something that NCCL does not do."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 import pytest
 from ranks import SYSTEM_ERROR, Failed, Rank, Site, packet_site
 
 from tools.hosts.lab import Lab
+from tools.hosts.ranks import open_files
 
 
 @pytest.fixture
@@ -20,11 +19,7 @@ def site(lab: Lab, tmp_path: Path) -> Site:
 
 
 def sockets(rank: Rank) -> list[str]:
-    held = []
-    for one in Path(f"/proc/{rank.process.pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            held.append(os.readlink(one))
-    return [to for to in held if to.startswith("socket:")]
+    return [to for to in open_files(rank.process.pid) if to.startswith("socket:")]
 
 
 def declines(site: Site) -> str:

@@ -4,7 +4,6 @@ make NCCL up to 2.21 fail or hang at init."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import uuid
@@ -21,7 +20,7 @@ from harp.api_versions import APIS
 from tools.hosts.lab import Host as LabHost
 from tools.hosts.lab import Lab
 from tools.hosts.lab_fixtures import lab
-from tools.hosts.ranks import remove_wire
+from tools.hosts.ranks import open_files, remove_wire
 
 __all__ = ["lab"]
 
@@ -145,11 +144,8 @@ def sharing(lab: Lab, root: Path) -> Iterator[Callable[[int], Host]]:
 
 def claimed(rank: Peer) -> list[str]:
     """The names of the ztcp*.conf files that a rank has open."""
-    open_files = []
-    for one in Path(f"/proc/{rank.process.pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            open_files.append(os.readlink(one))
-    return sorted(Path(name).name for name in open_files if name.endswith(".conf"))
+    names = open_files(rank.process.pid)
+    return sorted(Path(name).name for name in names if name.endswith(".conf"))
 
 
 def told(rank: Peer, devices: int) -> Told:

@@ -228,19 +228,21 @@ def test_signal_to_owner_removes_lab(number: signal.Signals, relay: bool) -> Non
     assert not left_behind(lab_id)
 
 
-def clean_dead_lab() -> tuple[str, str]:
-    """Lets `tools/lab clean` remove the lab of a killed owner. Returns the lab's name, and what the
-    command said. A lab of another test may have removed it first: then it tries again."""
+def clean_dead_lab() -> tuple[str, int, str]:
+    """Lets `tools/lab clean` remove the lab of a killed owner. Returns the lab's name, how much of
+    it was left behind, and what the command said. A lab of another test may have removed it first:
+    then it tries again."""
     tool = os.path.join(os.path.dirname(__file__), "../../tools/lab")
     for _ in range(5):
         with owner() as dead:
             assert dead.stdout
             dead_id = dead.stdout.readline().strip()
             dead.kill()
+        left = len(left_behind(dead_id))
         said = subprocess.run([tool, "clean"], capture_output=True, text=True, check=True).stdout
         if dead_id in said or left_behind(dead_id):
             break
-    return dead_id, said
+    return dead_id, left, said
 
 
 def test_clean_removes_only_dead_labs() -> None:
@@ -248,7 +250,8 @@ def test_clean_removes_only_dead_labs() -> None:
         assert living.stdout
         living_id = living.stdout.readline().strip()
         try:
-            dead_id, said = clean_dead_lab()
+            dead_id, left, said = clean_dead_lab()
+            assert left == 3
             assert dead_id in said and living_id not in said
             assert not left_behind(dead_id)
             assert len(left_behind(living_id)) == 3
@@ -266,7 +269,7 @@ def test_clean_removes_the_folder_of_a_killed_lab() -> None:
         process.kill()
         process.wait(60)
         folder = Path(line.split()[1]).parents[1]
-        assert folder.name.startswith(labs.FOLDER_PREFIX)
+        assert folder.is_dir() and folder.name.startswith(labs.FOLDER_PREFIX)
         labs.clean()  # also ends the command, which has the pipe
     assert not folder.exists()
 

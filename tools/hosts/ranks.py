@@ -108,6 +108,15 @@ def packet_site(
     )
 
 
+def open_files(pid: int) -> list[str]:
+    """What the descriptors of a process lead to."""
+    found = []
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(os.readlink(one))
+    return found
+
+
 def wire_path() -> Path:
     """A new name for a wire. The ends of the wire remove its files; see remove_wire."""
     return Path(f"/dev/shm/harp-test-{secrets.token_hex(6)}")
