@@ -10,9 +10,8 @@
  * all_reduce of more than two ranks takes the ring (plan_ring.c), but for the 16-bit floats, and
  * halving (plan_halving.c) if a group has chosen it (algorithms.h). Each element is folded in an
  * order that depends on the algorithm alone, so all ranks get the same bits, and with the fixed
- * rule in each run. Thakur,
- * Rabenseifner and Gropp (2005); Rabenseifner, "Optimization of Collective Reduction Operations"
- * (2004).
+ * rule in each run. Thakur, Rabenseifner and Gropp (2005); Rabenseifner, "Optimization of
+ * Collective Reduction Operations" (2004).
  */
 #include "harp/collectives/plan_double.h"
 #include "harp/collectives/plan_share.h"
