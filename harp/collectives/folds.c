@@ -6,6 +6,9 @@
  */
 #include "harp/collectives/folds.h"
 
+#include <stdbool.h>
+#include <string.h>
+
 #include "harp/collectives/half.h"
 
 /* Loops that the compiler vectorises (-O3). */
@@ -34,19 +37,33 @@
   ORDERED(u##bits, uint##bits##_t)                 \
   ORDERED(i##bits, int##bits##_t)
 
+/* Equal numbers with different bits are +0 and -0. -0 is the lesser one (IEEE 754-2019, 9.6), in
+ * both orders of the operands: two ranks may have different ones, and must get the same bits. */
+#define ZEROS(suffix, type, bits_type)                         \
+  static inline type zero_##suffix(type a, type b, bool least) \
+  {                                                            \
+    bits_type x, y;                                            \
+    memcpy(&x, &a, sizeof x);                                  \
+    memcpy(&y, &b, sizeof y);                                  \
+    x = least ? x | y : x & y;                                 \
+    memcpy(&a, &x, sizeof a);                                  \
+    return a;                                                  \
+  }
+
 /* A NaN in either operand stays. */
-#define FLOATS(suffix, type)                             \
-  FOLD(sum_##suffix, type, a + b)                        \
-  FOLD(product_##suffix, type, a *b)                     \
-  FOLD(min_##suffix, type, ((a < b) | (a != a)) ? a : b) \
-  FOLD(max_##suffix, type, ((a > b) | (a != a)) ? a : b)
+#define FLOATS(suffix, type, bits_type)                                                       \
+  ZEROS(suffix, type, bits_type)                                                              \
+  FOLD(sum_##suffix, type, a + b)                                                             \
+  FOLD(product_##suffix, type, a *b)                                                          \
+  FOLD(min_##suffix, type, ((a < b) | (a != a)) ? a : a == b ? zero_##suffix(a, b, true) : b) \
+  FOLD(max_##suffix, type, ((a > b) | (a != a)) ? a : a == b ? zero_##suffix(a, b, false) : b)
 
 WORDS(8)
 WORDS(16)
 WORDS(32)
 WORDS(64)
-FLOATS(f32, float)
-FLOATS(f64, double)
+FLOATS(f32, float, uint32_t)
+FLOATS(f64, double, uint64_t)
 
 #define WORD_FOLDS(bits, sign)                                                                       \
   {                                                                                                  \

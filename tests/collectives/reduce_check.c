@@ -67,6 +67,22 @@ static void check_nan(void)
   expect(isnan(again[0]) && isnan(again[1]) && again[2] == 2, "min with NaN");
 }
 
+/* Two ranks may have the operands in different orders, and must get the same bits. */
+static void check_zeros(enum harp_dtype dtype, size_t size, const void *plus, const void *minus)
+{
+  for (int is_max = 0; is_max < 2; is_max++) {
+    struct reduction reduction;
+    reduction_init(&reduction, dtype, is_max ? HARP_MAX : HARP_MIN, 2);
+    for (int order = 0; order < 2; order++) {
+      double kept, other;
+      memcpy(&kept, order ? plus : minus, size);
+      memcpy(&other, order ? minus : plus, size);
+      reduction_fold(&reduction, &kept, &other, 1);
+      expect(memcmp(&kept, is_max ? plus : minus, size) == 0, "-0 is less than +0");
+    }
+  }
+}
+
 static void check_integers(void)
 {
   struct reduction average, least;
@@ -185,6 +201,8 @@ int main(void)
   check_format(&(struct format){"bfloat16", bfloat16_to_float, float_to_bfloat16, 0x7f80});
   check_format(&(struct format){"float16", float16_to_float, float_to_float16, 0x7c00});
   check_nan();
+  check_zeros(HARP_FLOAT32, sizeof(float), &(float){0.0f}, &(float){-0.0f});
+  check_zeros(HARP_FLOAT64, sizeof(double), &(double){0.0}, &(double){-0.0});
   check_integers();
   check_width();
   check_sets();
