@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the packet-level tests, also where the package is not installed, and the mark
-quick_cases."""
+"""Fixtures of the packet-level tests, also where the package is not installed, and the marks
+quick_cases and torch."""
 
+import importlib.util
 from collections import Counter
 
 import pytest
@@ -9,11 +10,18 @@ import pytest
 pytest_plugins = ["harp.testing.plugin"]
 
 
+NO_TORCH = pytest.mark.skip(reason="no PyTorch here: .venv/bin/pip install torch")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the other cases of a test with quick_cases(N) slow. The sanitizers still run them."""
+    """Marks the other cases of a test with quick_cases(N) slow. The sanitizers still run them.
+    Skips the tests marked torch where it is not installed."""
     cases: Counter[str] = Counter()
+    no_torch = importlib.util.find_spec("torch") is None
     for item in items:
+        if no_torch and item.get_closest_marker("torch"):
+            item.add_marker(NO_TORCH)
         mark = item.get_closest_marker("quick_cases")
         if mark is None or item.get_closest_marker("slow"):
             continue

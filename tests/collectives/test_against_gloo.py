@@ -9,13 +9,12 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from tools.hosts.torch_mark import needs_torch
 from tools.measure.jobs.command import main
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 SHORT = () if FULL else ("--short", "--group", "2", "--group", "3", "--group", "4")
 
-pytestmark = [needs_torch, pytest.mark.slow, pytest.mark.timeout(7300 if FULL else 300)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(7300 if FULL else 300)]
 
 
 @pytest.mark.parametrize("hosts", ["1", "4"])

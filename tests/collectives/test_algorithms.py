@@ -14,7 +14,6 @@ from torch_tests import PROGRAMS, run_over_loopback
 
 from tools.hosts.lab import Lab
 from tools.hosts.torch_job import sites, torch_job
-from tools.hosts.torch_mark import needs_torch
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_unknown_algorithm_is_refused(told: dict[str, list[dict[str, Any]]]) -> 
     assert [rank["unknown"] for rank in told["4"]] == [[]] * 4
 
 
-@needs_torch
+@pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from tools.hosts.torch_mark import needs_torch
-
-pytestmark = needs_torch
+pytestmark = pytest.mark.torch
 
 LIMIT_S = 5.0  # less than harp.torch.work.END_S
 

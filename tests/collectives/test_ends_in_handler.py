@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from torch_tests import run_alone
 
-from tools.hosts.torch_mark import needs_torch
 
-
-@needs_torch
+@pytest.mark.torch
 def test_handler_may_end_a_group_except_amid_its_use(tmp_path: Path) -> None:
     # The C library overwrites freed memory, so that its use does not go unnoticed.
     told = run_alone("ends_in_handler.py", tmp_path, MALLOC_PERTURB_="165")

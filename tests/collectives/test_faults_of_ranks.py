@@ -14,9 +14,8 @@ from torch_tests import PROGRAMS
 
 from tools.hosts.lab import Lab
 from tools.hosts.torch_job import TorchRank, end_well, sites, torch_job
-from tools.hosts.torch_mark import needs_torch
 
-pytestmark = [needs_torch, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
 
 RANKS = 3
 TIMEOUT_S = 3.0  # as programs/faults.py

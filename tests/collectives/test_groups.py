@@ -11,9 +11,8 @@ from torch_tests import PROGRAMS
 
 from tools.hosts.lab import Lab
 from tools.hosts.torch_job import end_well, sites, torch_job
-from tools.hosts.torch_mark import needs_torch
 
-pytestmark = [needs_torch, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_life_of_a_group_and_a_message_of_2_gib(lab: Lab, tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from torch_tests import PROGRAMS
 
 from tools.hosts.lab import Lab
 from tools.hosts.torch_job import end_well, sites, torch_job
-from tools.hosts.torch_mark import needs_torch
 
 
-@needs_torch
+@pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_light_gives_the_same_averages_as_over_gloo(lab: Lab, tmp_path: Path) -> None:

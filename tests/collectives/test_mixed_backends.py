@@ -11,10 +11,9 @@ from torch_tests import PROGRAMS
 
 from tools.hosts.lab import Lab
 from tools.hosts.torch_job import end_well, sites, torch_job
-from tools.hosts.torch_mark import needs_torch
 
 
-@needs_torch
+@pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_tensors_go_to_the_backend_of_their_device(lab: Lab, tmp_path: Path) -> None:

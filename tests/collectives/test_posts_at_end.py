@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from torch_tests import run_alone
 
-from tools.hosts.torch_mark import needs_torch
 
-
-@needs_torch
+@pytest.mark.torch
 def test_posts_beside_the_end_of_a_group_are_refused(tmp_path: Path) -> None:
     # The C library overwrites freed memory, so that its use does not go unnoticed.
     told = run_alone("posts_at_end.py", tmp_path, MALLOC_PERTURB_="165")

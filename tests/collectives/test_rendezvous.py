@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.hosts.torch_mark import needs_torch
-
-pytestmark = needs_torch
+pytestmark = pytest.mark.torch
 
 
 class Store(dict[str, bytes]):

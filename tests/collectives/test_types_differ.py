@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from torch_tests import run_alone
 
-from tools.hosts.torch_mark import needs_torch
 
-
-@needs_torch
+@pytest.mark.torch
 def test_input_and_output_must_have_one_type(tmp_path: Path) -> None:
     said = run_alone("types_differ.py", tmp_path)
     assert said.pop("well") == "accepted"

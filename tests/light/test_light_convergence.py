@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 from light_ranks import run
 
-from tools.hosts.torch_mark import needs_torch
-
 pytestmark = [
-    needs_torch,
+    pytest.mark.torch,
     pytest.mark.skipif(
         importlib.util.find_spec("sklearn") is None, reason="no digits: pip install scikit-learn"
     ),

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from tools.hosts.torch_mark import needs_torch
-
-pytestmark = needs_torch
+pytestmark = pytest.mark.torch
 
 TOTAL = 131_077
 KINDS = ["random", "mostly zero", "sorted", "not finite", "equal", "misleading"]

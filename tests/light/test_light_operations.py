@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from light_ranks import run, run_each
 
-from tools.hosts.torch_mark import needs_torch
-
-pytestmark = needs_torch
+pytestmark = pytest.mark.torch
 
 
 def operations() -> list[Any]:

@@ -7,11 +7,10 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from light_ranks import run, run_each
 
-from tools.hosts.torch_mark import needs_torch
-
-pytestmark = needs_torch
+pytestmark = pytest.mark.torch
 
 SIZE = 1001  # no multiple of a group's ranks
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from tools.hosts.torch_mark import needs_torch
-
-pytestmark = needs_torch
+pytestmark = pytest.mark.torch
 
 
 def bucket(*shapes: tuple[int, ...], dtype: Any = None) -> tuple[Any, list[Any]]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.hosts.torch_mark import needs_torch
-
-pytestmark = needs_torch
+pytestmark = pytest.mark.torch
 
 BAD = {
     "LIGHT_2D_ALLREDUCE": ["2", "yes", "-1"],

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 from light_ranks import run
 
-from tools.hosts.torch_mark import needs_torch
-
-pytestmark = needs_torch
+pytestmark = pytest.mark.torch
 
 STEPS, BATCH = 4, 8
 

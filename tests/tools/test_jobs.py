@@ -20,7 +20,6 @@ from tools.hosts.lab import Lab, LabError
 from tools.hosts.mpi_job import MPIRUN, mpirun
 from tools.hosts.ranks import Site
 from tools.hosts.remote_shell import write_remote_shell
-from tools.hosts.torch_mark import needs_torch
 from tools.measure.fault_trials import ERROR, HANG, OTHER, WENT_ON, Misbehaved
 from tools.measure.jobs import (
     all_reduce,
@@ -252,14 +251,14 @@ def test_fsdp_worker_may_have_ended_before_it_is_killed() -> None:
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 def test_fsdp_job_survives_the_loss_of_a_rank() -> None:
     done = invoke("fsdp", "--steps", "4")
     assert done.exit_code == 0, done.output
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 def test_recommender_gives_the_rows_of_one_process_or_fails() -> None:
     done = invoke("recommender", "--steps", "5")
     assert done.exit_code == 0, done.output
@@ -269,7 +268,7 @@ def test_recommender_gives_the_rows_of_one_process_or_fails() -> None:
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 @pytest.mark.skipif(not shutil.which(MPIRUN), reason="no Open MPI 4: apt-get install openmpi-bin")
 def test_synthetic_runs_by_mpirun() -> None:
     done = invoke("synthetic", "--rounds", "1", "--iterations", "1", "--batch-size", "1")
@@ -278,7 +277,7 @@ def test_synthetic_runs_by_mpirun() -> None:
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 def test_compression_is_timed() -> None:
     done = invoke("compression", "--rounds", "1", "--size", str(1 << 20), "--mbps", "200")
     assert done.exit_code == 0, done.output
@@ -286,14 +285,14 @@ def test_compression_is_timed() -> None:
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 def test_each_rank_raises_or_goes_on() -> None:
     done = invoke("faults", "--times", "1", "--only", "kill", "--only", "slow")
     assert done.exit_code == 0, done.output
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 def test_all_reduce_is_timed(tmp_path: Path) -> None:
     file = tmp_path / "jobs.json"
     sizes = ("--size", "8", "--size", "65536")
@@ -306,7 +305,7 @@ def test_all_reduce_is_timed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 def test_ddp_gives_gloos_losses_or_fails(tmp_path: Path) -> None:
     file = tmp_path / "jobs.json"
     short = ("ddp", "--hosts", "2", "--steps", "6", "--model", "transformer")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tools.hosts.torch_mark import needs_torch
 from tools.measure.jobs.command import main
 from tools.measure.jobs.torch_tests import FAILED, PASSED, SKIPPED, Result, report, verdict
 
@@ -61,7 +60,7 @@ def test_the_report_counts_ends_and_joins_tests_of_a_reason() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@needs_torch
+@pytest.mark.torch
 @needs_expecttest
 def test_tests_of_torch_run_on_hosts(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
