@@ -471,7 +471,7 @@ def test_rank_0_of_slurm_on_another_node_exits_2() -> None:
         [str(paths.perf_program()), "sendrecv"],
         capture_output=True,
         text=True,
-        env={"SLURMD_NODENAME": "gpu2", **step},
+        env={**os.environ, "SLURMD_NODENAME": "gpu2", **step},
         timeout=20,
     )
     assert done.returncode == 2
