@@ -79,12 +79,14 @@ static enum health health_of(const struct link_flow *flow, uint64_t now)
     /* A peer that is only slow to receive answers probes. */
     return view.probes >= SILENT_PROBES ? HEALTH_DEAD : HEALTH_GOOD;
   }
-  /* Answers may have stayed unread while this process did not run. */
+  /* A pause of this process does not count (tcp_account_pause). Answers may have stayed unread
+   * during it, so a short time must follow it. */
   uint64_t since = larger(view.last_progress, harp_instance_resumed(flow->instance));
   uint64_t rto = view.rto_us * NS_PER_US;
   uint64_t stuck = now - since;
   uint64_t stall_limit = bounded(flow, larger(4 * rto, STALL_MIN));
-  if (stuck > bounded(flow, alone_limit(flow, rto)) ||
+  bool alone = now - view.last_progress > bounded(flow, alone_limit(flow, rto));
+  if ((alone && stuck > STALL_MIN) ||
       (stuck > stall_limit && peer_sent_since(flow, since + stall_limit / 2))) {
     return HEALTH_DEAD;
   }

@@ -22,6 +22,8 @@ FLOWS = 4
 ROUNDS = 24 if FULL else 4
 PAUSE_S = 1.0 if FULL else 0.1
 ALONE_S = 1.0  # seconds until a replacement without other flows to compare with
+STALL_S = 0.25  # seconds without a poll, which HARP takes for a pause
+PAUSES = 12  # three are usual: half of ALONE_S passes between two
 TIMEOUT_MS = 3000
 SLACK_S = 2.4  # for a busy machine; a second try would end after another TIMEOUT_MS
 ENDLESS = 10_000_000
@@ -73,6 +75,26 @@ def test_only_flow_is_replaced(
         running.await_count(0, "flows_replaced", 1)
         running.ends_well()
         assert [seen["flows_replaced"] for seen in running.seen] == [1, 0]
+
+
+@pytest.mark.slow
+@over("join,", ("wire",))
+def test_pauses_do_not_delay_replacement(join: Join) -> None:
+    """The sender is stopped again and again, as on a busy host. It never runs for as long as a flow
+    without others may make no progress."""
+    joint = join(flows=1)
+    with job(joint.sites, joint.host, all_reduce("4M", 60, 1)) as running:
+        joint.blackhole(running.grows(0), "both")
+        pauses = 0
+        while running.count(0, "flows_replaced") == 0:
+            assert pauses < PAUSES, "each pause begins the wait anew"
+            time.sleep(ALONE_S / 2)
+            running.ranks[0].signal(signal.SIGSTOP)
+            time.sleep(STALL_S)
+            running.ranks[0].signal(signal.SIGCONT)
+            pauses += 1
+        assert running.count(0, "poll_stalls") > 0
+        running.ends_well()
 
 
 @pytest.mark.skipif(not FULL, reason="a machine that stands still for a second fails it")
