@@ -18,10 +18,10 @@
 #define STALL_MIN 100000000ull
 /* The same if it does not: this, or 8 RTO. */
 #define STALL_ALONE 1000000000ull
-#define STALL_ROUTES 300000000ull       /* the same, if another NIC may reach the peer */
-#define STALL_ROUTES_MOST 2000000000ull /* ns; a pause may make the RTO longer than that */
-#define REPORT_TIME (2 * HARP_TICK_NS)  /* ns: a doubt of a flow makes the others probe */
-#define PORT_TIME 1000000000ull         /* ns without an answer, before another port is tried */
+#define STALL_ROUTES 300000000ull      /* the same, if another NIC may reach the peer */
+#define STALL_MOST 2000000000ull       /* ns; a pause of the peer may make the RTO much longer */
+#define REPORT_TIME (2 * HARP_TICK_NS) /* ns: a doubt of a flow makes the others probe */
+#define PORT_TIME 1000000000ull        /* ns without an answer, before another port is tried */
 enum { EPOCHS_LEAST = 2 }; /* reopening attempts; before that, the stack's user timeout decides */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -38,10 +38,8 @@ static uint64_t bounded(const struct link_flow *flow, uint64_t stall_limit)
 /* The stall after which a flow is dead, whatever the peer sends on other flows, ns. */
 static uint64_t alone_limit(const struct link_flow *flow, uint64_t rto)
 {
-  if (!link_has_routes(flow->link)) {
-    return larger(8 * rto, STALL_ALONE);
-  }
-  return smaller(larger(8 * rto, STALL_ROUTES), STALL_ROUTES_MOST);
+  uint64_t least = link_has_routes(flow->link) ? STALL_ROUTES : STALL_ALONE;
+  return smaller(larger(8 * rto, least), STALL_MOST);
 }
 
 /* Whether the peer has sent on another flow of the link since then. */

@@ -22,6 +22,7 @@ FLOWS = 4
 ROUNDS = 24 if FULL else 4
 PAUSE_S = 1.0 if FULL else 0.1
 ALONE_S = 1.0  # seconds until a replacement without other flows to compare with
+MOST_S = 2.0  # the same at most
 STALL_S = 0.25  # seconds without a poll, which HARP takes for a pause
 PAUSES = 12  # three are usual: half of ALONE_S passes between two
 TIMEOUT_MS = 3000
@@ -94,6 +95,22 @@ def test_pauses_do_not_delay_replacement(join: Join) -> None:
             running.ranks[0].signal(signal.SIGCONT)
             pauses += 1
         assert running.count(0, "poll_stalls") > 0
+        running.ends_well()
+
+
+@pytest.mark.slow
+@over("join,", ("wire",))
+def test_long_round_trip_does_not_delay_replacement(join: Join) -> None:
+    """The peer has answered late, as from a busy host, and the RTO is long."""
+    joint = join(flows=1)
+    with job(joint.sites, joint.host, all_reduce("4M", 60, 1)) as running:
+        running.grows(0)
+        joint.impair("delay_us=1000000,side=tx")
+        late = lambda: (now := running.sending(0)[0]).rto_us > 1_000_000 and now  # noqa: E731
+        flow = wait_until(late, START_S, "the RTO stays short", running.ranks)
+        joint.blackhole(flow, "both")
+        # Eight RTO last 8 s or more.
+        assert running.await_count(0, "flows_replaced", 1) < MOST_S + SLACK_S
         running.ends_well()
 
 
