@@ -11,7 +11,8 @@ device also lasts as long as its program is attached: the program gives frames t
 whoever has them. A grant that knows neither is one whose opening was interrupted; it lasts as long
 as its process.
 
-The table is kept in a file. An agent that restarts reads it and keeps the grants that last.
+The table is kept in a file. An agent that restarts reads it and keeps the grants that last. Those
+of an earlier boot do not last: the kernel's numbers have begun again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from harp.agent import xdp_programs
+from harp.setup import sysfs
 
 PACKET_SOCKETS = Path("/proc/net/packet")
 
@@ -235,14 +237,22 @@ class Grants:
     def _save(self) -> None:
         if self.file:
             fresh = self.file.with_suffix(".new")
-            fresh.write_text(json.dumps([asdict(grant) for grant in self._held]))
+            boot = sysfs.boot()
+            records = [{**asdict(grant), "boot": boot} for grant in self._held]
+            fresh.write_text(json.dumps(records))
             os.replace(fresh, self.file)
+
+
+def _is_of_this_boot(record: dict[str, Any]) -> bool:
+    """Records of older releases do not tell, and count as such of this boot."""
+    return "boot" not in record or record["boot"] == sysfs.boot()
 
 
 def _read(file: Path) -> list[Grant]:
     """The grants in a file. Raises ValueError with the remedy if it cannot be read."""
     try:
-        return [_from_json(record) for record in json.loads(file.read_text())]
+        records = json.loads(file.read_text())
+        return [_from_json(record) for record in records if _is_of_this_boot(record)]
     except (OSError, ValueError, KeyError, TypeError) as wrong:
         raise ValueError(
             f"{file}: not a table of grants ({wrong!r}); end the jobs with HARP on this host and "

@@ -168,11 +168,27 @@ def test_table_survives_in_its_file(file: Path, packet_socket: socket.socket) ->
     assert list(Grants(file)) == [grant(62000)]
 
 
+def test_grants_of_an_earlier_boot_are_over(
+    file: Path, packet_socket: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes, sockets and programs of this boot may have the numbers of earlier ones."""
+    monkeypatch.setattr(grants.sysfs, "boot", lambda: "earlier")
+    table = Grants(file)
+    table.add(grant(sockets=(inode(packet_socket.fileno()),)))
+    table.add(grant(0, address="10.0.0.9", last=0))
+    assert len(Grants(file)) == 2
+    monkeypatch.undo()
+    table = Grants(file)
+    assert len(table) == 0
+    table.add(grant(62000))
+    assert list(Grants(file)) == [grant(62000)]
+
+
 def test_file_of_older_and_newer_release_is_read(file: Path) -> None:
     Grants(file).add(grant())
     (record,) = json.loads(file.read_text())
     newer = {**record, "colour": "red", "owner": {**record["owner"], "name": "x"}}
-    later = ("sockets", "program", "index", "kernel_address")
+    later = ("sockets", "program", "index", "kernel_address", "boot")
     older = {name: value for name, value in record.items() if name not in later}
     for one in (newer, older):
         file.write_text(json.dumps([one]))
