@@ -19,7 +19,7 @@ KERNEL = os.environ.get("HARP_TEST_VM")  # the folder made by tests/vm/prepare
 collect_ignore_glob = [] if KERNEL else ["test_*.py"]
 
 
-def _boot(flavour: str, config: pytest.Config, folder: Path) -> Iterator[Guest]:
+def _boot(flavour: str, config: pytest.Config, folder: Path, disk: bool = False) -> Iterator[Guest]:
     assert KERNEL
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     capture = config.pluginmanager.get_plugin("capturemanager")
@@ -31,7 +31,7 @@ def _boot(flavour: str, config: pytest.Config, folder: Path) -> Iterator[Guest]:
 
     iommu = flavour == "iommu"
     nics = (MANAGEMENT, DATA, *TWINS) if iommu else (MANAGEMENT, DATA)
-    with Lab() as lab, Guest(Path(KERNEL), lab.hosts[0], folder, iommu, nics, say) as guest:
+    with Lab() as lab, Guest(Path(KERNEL), lab.hosts[0], folder, iommu, nics, say, disk) as guest:
         yield guest
         with contextlib.suppress(OSError):  # the guest may have died
             say(f"ends after {guest.cpu_s():.0f} s of CPU time")
@@ -45,6 +45,14 @@ FLAVOURS = os.environ.get("HARP_TEST_VM_FLAVOUR", "iommu no-iommu").split()
 def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A guest with two NICs, one with the default route. With an IOMMU it has two more."""
     yield from _boot(request.param, request.config, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(params=FLAVOURS)
+def guest_with_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A guest of one test, with a disk that survives `reset`."""
+    folder = tmp_path / "guest"
+    folder.mkdir()
+    yield from _boot(request.param, request.config, folder, disk=True)
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
     """Adds the end of the guest's console, and its path, to the report of a failure."""
     report = yield
-    guest = getattr(item, "funcargs", {}).get("guest")
+    arguments = getattr(item, "funcargs", {})
+    guest = arguments.get("guest") or arguments.get("guest_with_disk")
     if report.failed and isinstance(guest, Guest) and guest.console.exists():
         text = guest.console.read_text(errors="replace").splitlines()
         report.sections.append((f"console, whole in {guest.console}", "\n".join(text[-30:])))

@@ -22,7 +22,10 @@ sys.path.insert(0, str(HERE.parent / "setup"))
 
 from crashing import run  # noqa: E402
 
+from harp.setup import nic_settings  # noqa: E402
+
 MOST = 100  # changes; bounds the loops
+SETTINGS = ("queues", "rx-ring", "lro", "rx-gro-hw")
 TREES = ("/usr/local/tfabric", "/etc/default/grub.d")
 
 
@@ -55,6 +58,10 @@ def state() -> dict[str, Any]:
         "links": sorted(
             one.groups() for one in map(links.match, _lines("ip", "-o", "link")) if one
         ),
+        "settings": {
+            path.name: [nic_settings.value(path.name, key) for key in SETTINGS]
+            for path in sorted(Path("/sys/class/net").iterdir())
+        },
         "routes": sorted(_lines("ip", "route", "show", "table", "all")),
         "pages": Path("/proc/sys/vm/nr_hugepages").read_text(),
         "modules": sorted(line.split()[0] for line in open("/proc/modules")),

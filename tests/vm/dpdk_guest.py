@@ -8,23 +8,26 @@ import base64
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import crash_at_each_step
 import pytest
-from guest import DATA, MANAGEMENT, Guest, build_dir
+from guest import DATA, MANAGEMENT, ROOT, Guest, build_dir
 
 from harp.observe import statfile
 from tools.measure.runner import has_xdp
 
 needs_xdp = pytest.mark.skipif(not has_xdp(), reason="this build has no XDP (no clang)")
 PORT = 5999
+PYTHON = {"PYTHONPATH": str(ROOT), "HARP_BUILD_DIR": str(build_dir())}
 RUN_DIR = "/tmp/harp-run"
 KEPT = "/tmp/kept.stat"
 TIMEOUT = ("--timeout", "60")
+LOGGING = {"NCCL_DEBUG": "INFO", "HARP_TIMEOUT_MS": "60000"}
 
 # A process removes its statistics file at its end; a hard link keeps the final counters.
 KEEPING = f"""
@@ -48,6 +51,13 @@ def configured(guest: Guest, *args: str) -> Iterator[None]:
     assert undone.code == 0, str(undone)
 
 
+def state(guest: Guest) -> Any:
+    """All state that set-up may change, from the script's function."""
+    code = "import json, crash_at_each_step; print(json.dumps(crash_at_each_step.state()))"
+    path = f"{ROOT}:{Path(crash_at_each_step.__file__).parent}"
+    return json.loads(guest.check(sys.executable, "-c", code, env={**PYTHON, "PYTHONPATH": path}))
+
+
 @dataclass(frozen=True)
 class Reduced:
     """The result of an all_reduce: rank 0's records, and the output and final counters of the
@@ -62,14 +72,26 @@ class Reduced:
         return bool(self.records) and all(one["wrong"] == 0 for one in self.records)
 
 
+def all_reduce(*sizes: str) -> list[str]:
+    """The arguments of both ranks."""
+    rendezvous = f"{MANAGEMENT.peer}:{PORT}"
+    return ["all_reduce", *sizes, *TIMEOUT, "--nranks", "2", "--rendezvous", rendezvous]
+
+
+def guest_rank(args: Sequence[str]) -> list[object]:
+    """The command line of the guest's rank: the C program of `harp perf`, because Python takes
+    seconds to start in a guest."""
+    plugin = build_dir() / "plugin/libnccl-net.so"
+    return [build_dir() / "harp/bench/harp-perf", *args, "--rank", "1", "--plugin", plugin]
+
+
 def lonely_rank() -> list[object]:
     """The command line of a guest's rank that waits for a rank 0 that does not come."""
-    args: list[object] = [build_dir() / "harp/bench/harp-perf", "all_reduce"]
-    args += ["--rank", "1", "--nranks", "2", "--rendezvous", f"{DATA.peer}:9"]
-    return [*args, "--plugin", build_dir() / "plugin/libnccl-net.so"]
+    return guest_rank(["all_reduce", "--nranks", "2", "--rendezvous", f"{DATA.peer}:9"])
 
 
-def _host_rank(guest: Guest, folder: Path, args: list[str]) -> "subprocess.Popen[str]":
+def host_rank(guest: Guest, folder: Path, args: Sequence[str]) -> "subprocess.Popen[str]":
+    """Starts rank 0 on this machine, with its configuration in the folder."""
     (folder / "run").mkdir()
     conf = f"device = packet:{DATA.tap}\naddress = kernel\ntimeout_ms = 60000\n"
     (folder / "ztcp0.conf").write_text(conf)
@@ -90,13 +112,10 @@ def reduce_together(
 ) -> Reduced:
     """Runs an all_reduce of these sizes; `more` are arguments only for the guest's rank. `prefix`
     precedes its command line."""
-    rendezvous = f"{MANAGEMENT.peer}:{PORT}"
-    args = ["all_reduce", *sizes, *TIMEOUT, "--nranks", "2", "--rendezvous", rendezvous]
-    here = _host_rank(guest, folder, args)
-    environment = {"NCCL_DEBUG": "INFO", "HARP_TIMEOUT_MS": "60000", "HARP_RUN_DIR": RUN_DIR}
-    # The C program of `harp perf`: Python takes seconds to start in a guest.
-    command = [*prefix, build_dir() / "harp/bench/harp-perf", *args, *more, "--rank", "1"]
-    command += ["--plugin", build_dir() / "plugin/libnccl-net.so"]
+    args = all_reduce(*sizes)
+    here = host_rank(guest, folder, args)
+    environment = {**LOGGING, "HARP_RUN_DIR": RUN_DIR}
+    command = [*prefix, *guest_rank([*args, *more])]
     there = guest.run("sh", "-c", KEEPING, "sh", *command, env=environment)
     out, err = here.communicate(timeout=60)
     assert there.code == 0 and here.returncode == 0, f"{there}\n-- the host's rank:\n{out}{err}"

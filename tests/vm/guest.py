@@ -32,12 +32,16 @@ VIRTIOFSD = "/usr/lib/qemu/virtiofsd"
 # The modules that init needs before it can mount the file systems with the others.
 EARLY_MODULES = ("virtiofs", "overlay", "virtio_pci", "virtio_console")
 MEMORY_MIB = 1280
+DISK_MIB = 32
+# HARP's folders: a guest with a disk has this one there.
+ON_DISK = "/usr/local/tfabric"
 MTU = 1500
 # The factor by which a busy machine may be slower than usual.
 SLOWNESS = max(1.0, float(os.environ.get("HARP_TEST_VM_MINUTES", "10")) / 10)
 BOOT_S = 240.0 * SLOWNESS  # an idle machine boots in 5 s
 COMMAND_S = 400.0 * SLOWNESS
 TEST_S = 900.0 * SLOWNESS
+RESET_S = 60.0 * SLOWNESS
 NEWS_S = 15.0  # between two progress lines of a long boot
 
 
@@ -109,8 +113,9 @@ def make_initramfs(kernel: Path, folder: Path) -> Path:
 @dataclass(repr=False)
 class Guest:
     """A running guest. `kernel` is the folder made by tests/vm/prepare; `host` is the namespace for
-    QEMU and the taps; `folder` is for sockets and the console log; `iommu`: whether the guest has
-    one; `say` receives progress lines."""
+    QEMU and the taps; `folder` is for sockets, the disk and the console log; `iommu`: whether the
+    guest has one; `say` receives progress lines; `disk`: whether ON_DISK is on a disk. All other
+    files that the guest writes are in its memory."""
 
     kernel: Path
     host: Host
@@ -118,6 +123,7 @@ class Guest:
     iommu: bool
     nics: tuple[Nic, ...] = (MANAGEMENT, DATA)
     say: Callable[[str], None] = lambda text: None
+    disk: bool = False
     _processes: "list[subprocess.Popen[Any]]" = field(default_factory=list)
     _socket: Optional[socket.socket] = None
     _received: bytes = b""
@@ -135,11 +141,10 @@ class Guest:
         try:
             for nic in self.nics:
                 self._make_tap(nic)
-            self._serve_files("host", Path("/"))
-            self._serve_files("kernel", self.kernel)
-            self._start(self.host.popen(self._qemu(), **self._log("qemu")))
-            self._read_agent()
-            self._configure()
+            if self.disk:
+                make = ["mke2fs", "-q", "-t", "ext4", str(self._disk_file), f"{DISK_MIB}M"]
+                subprocess.run(make, capture_output=True, check=True)
+            self._boot()
         except BaseException:
             self.close()
             raise
@@ -152,6 +157,22 @@ class Guest:
         trace: Optional[TracebackType],
     ) -> None:
         self.close()
+
+    def _boot(self) -> None:
+        self._serve_files("host", Path("/"))
+        self._serve_files("kernel", self.kernel)
+        self._start(self.host.popen(self._qemu(), **self._log("qemu")))
+        self._read_agent()
+        self._configure()
+
+    def reset(self) -> None:
+        """Resets the machine without a shutdown, and boots it again. Its memory is lost: only the
+        disk is as it was at that moment. The taps remain."""
+        self.start("sh", "-c", "echo b > /proc/sysrq-trigger")
+        self._processes[-1].wait(RESET_S)  # by -no-reboot, QEMU ends at a reset
+        self.close()
+        self._received = b""
+        self._boot()
 
     def close(self) -> None:
         """Ends the machine. May be called again."""
@@ -176,8 +197,13 @@ class Guest:
         self.host.run([*ip, "address", "add", f"{nic.peer}/{nic.prefix}", "dev", nic.tap])
         self.host.run([*ip, "link", "set", nic.tap, "up"])
 
+    @property
+    def _disk_file(self) -> Path:
+        return self.folder / "disk"
+
     def _serve_files(self, tag: str, source: Path) -> None:
         path = self.folder / f"{tag}.socket"
+        path.unlink(missing_ok=True)  # that of an earlier boot
         # This machine's files do not change, so the guest may cache them.
         options = f"source={source},sandbox=chroot,cache=always"
         args = [VIRTIOFSD, f"--socket-path={path}", "-o", options]
@@ -208,7 +234,7 @@ class Guest:
         agent = f"socket,id=agent,path={self.folder}/agent.socket,server=on,wait=off"
         args += ["-chardev", agent, "-device", "virtio-serial-pci"]
         args += ["-device", "virtserialport,chardev=agent,nr=1"]
-        return args + self._qemu_nics()
+        return args + self._qemu_nics() + (self._qemu_disk() if self.disk else [])
 
     def _qemu_nics(self) -> list[str]:
         args = []
@@ -224,6 +250,13 @@ class Guest:
             args += ["-netdev", f"tap,id=n{i},ifname={nic.tap},script=no,downscript=no,vhost=off"]
             args += ["-device", options]
         return args
+
+    def _qemu_disk(self) -> list[str]:
+        device = "virtio-blk-pci,drive=disk,bus=pcie.0,addr=7"
+        if self.iommu:
+            device += ",disable-legacy=on,iommu_platform=on,ats=on"
+        drive = f"file={self._disk_file},if=none,id=disk,format=raw"
+        return ["-drive", drive, "-device", device]
 
     def _command_line(self) -> str:
         # Without the timer check, which may fail on a busy machine.
@@ -264,6 +297,8 @@ class Guest:
             lines.append(f"ip address add {nic.address}/{nic.prefix} dev {nic.name}")
             lines.append(f"ip link set {nic.name} up")
         lines.append(f"ip route add default via {MANAGEMENT.peer}")
+        if self.disk:
+            lines += ["modprobe virtio_blk", f"mkdir -p {ON_DISK}", f"mount /dev/vda {ON_DISK}"]
         self.check("sh", "-ec", "\n".join(lines))
 
     def cpu_s(self) -> float:

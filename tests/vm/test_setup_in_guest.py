@@ -7,26 +7,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import crash_at_each_step
 import pytest
-from guest import COMMAND_S, DATA, MANAGEMENT, ROOT, TEST_S, TWINS, Guest, build_dir
+from dpdk_guest import PYTHON, state
+from guest import COMMAND_S, DATA, MANAGEMENT, TEST_S, TWINS, Guest
 
 from harp.setup.plan import CONF_DIR
 
 SUCCESS = "Set up HARP successfully"
 KILLED = Path(crash_at_each_step.__file__)
 pytestmark = pytest.mark.timeout(TEST_S)
-
-PYTHON = {"PYTHONPATH": str(ROOT), "HARP_BUILD_DIR": str(build_dir())}
-
-
-def state(guest: Guest) -> Any:
-    """All state that set-up may change, from the script's function."""
-    code = "import json, crash_at_each_step; print(json.dumps(crash_at_each_step.state()))"
-    path = f"{ROOT}:{KILLED.parent}"
-    return json.loads(guest.check(sys.executable, "-c", code, env={**PYTHON, "PYTHONPATH": path}))
 
 
 def driver(guest: Guest, pci_id: str) -> str:
