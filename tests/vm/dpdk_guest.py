@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,11 @@ until ln {RUN_DIR}/*.stat {KEPT} 2>/dev/null; do sleep 0.3; done & keeper=$!
 kill $keeper 2>/dev/null
 exit $code
 """
+
+
+def linux(guest: Guest) -> tuple[int, ...]:
+    """The first two numbers of the guest's kernel."""
+    return tuple(map(int, re.findall(r"\d+", guest.check("uname", "-r"))[:2]))
 
 
 @contextmanager

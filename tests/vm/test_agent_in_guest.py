@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from dpdk_guest import configured, lonely_rank, needs_xdp, reduce_together
+from dpdk_guest import configured, linux, lonely_rank, needs_xdp, reduce_together
 from guest import DATA, TEST_S, Guest
+from test_xdp_in_guest import KILLED, kernels_talk, program, ssh_session
 
 pytestmark = pytest.mark.timeout(TEST_S)
 
@@ -30,6 +30,8 @@ for i in $(seq 3000); do [ $(cat {RECEIVED}) -gt $enough ] && break; sleep 0.1; 
 {KILL} && cat {RECEIVED}
 """
 PACKET_SOCKETS = "tail -n +2 /proc/net/packet | wc -l"
+PASSES_XDP = (6, 4)  # Linux: a process maps the bound AF_XDP sockets of another one
+SIZES = ("-b", "1M", "-e", "1M", "-w", "1")
 
 
 @contextmanager
@@ -45,26 +47,51 @@ def agent(guest: Guest) -> Iterator[None]:
         guest.wait(number)
 
 
-def test_job_outlives_killed_agent(guest: Guest, tmp_path: Path) -> None:
+def _assert_nothing_left(guest: Guest) -> None:
+    assert program(guest) == ""
+    assert guest.check("sh", "-c", PACKET_SOCKETS).strip() == "0"
+
+
+def _check_passes_xdp(guest: Guest) -> None:
+    if linux(guest) < PASSES_XDP:
+        pytest.skip("this Linux lets no process map the bound sockets of another one")
+
+
+@pytest.mark.parametrize("scheme", ["packet", pytest.param("xdp", marks=needs_xdp)])
+def test_job_outlives_killed_agent(guest: Guest, tmp_path: Path, scheme: str) -> None:
     """The agent is killed while a job runs. The job ends well, and no socket is left."""
-    with configured(guest, "--device", f"packet:{DATA.name}"), agent(guest):
+    if scheme == "xdp":
+        _check_passes_xdp(guest)
+    with configured(guest, "--device", f"{scheme}:{DATA.name}"), agent(guest), kernels_talk(guest):
         killed = guest.start("sh", "-c", KILL_LATER)
-        sizes = ("-b", "1M", "-e", "1M", "-n", "40", "-w", "1")
-        reduced = reduce_together(guest, tmp_path, sizes, prefix=POWERLESS)
+        reduced = reduce_together(guest, tmp_path, (*SIZES, "-n", "40"), prefix=POWERLESS)
         done = guest.wait(killed)
         received = int(guest.read(RECEIVED))
     assert done.code == 0, str(done)
     assert received > int(done.out) + 4_000_000, "the agent was killed too late"
     assert reduced.is_right and len(reduced.records) == 1
-    assert guest.check("sh", "-c", PACKET_SOCKETS).strip() == "0"
+    assert f"{scheme} {DATA.name}, {DATA.address}/24 (the kernel's)" in reduced.said
+    _assert_nothing_left(guest)
+
+
+@needs_xdp
+def test_killed_agent_and_killed_rank_leave_xdp_nic_to_kernel(guest: Guest, tmp_path: Path) -> None:
+    _check_passes_xdp(guest)
+    kill_both = KILLED.replace("kill -9 $pid", f"{KILL}; kill -9 $pid")
+    with configured(guest, "--device", f"xdp:{DATA.name}"):
+        with agent(guest), kernels_talk(guest), ssh_session(guest, tmp_path):
+            done = guest.run("sh", "-c", kill_both, "sh", *POWERLESS, *lonely_rank())
+            assert " xdp " in done.out and "xdpgeneric" not in done.out, str(done)
+            _assert_nothing_left(guest)
+        with agent(guest):
+            assert reduce_together(guest, tmp_path, (*SIZES, "-n", "2"), prefix=POWERLESS).is_right
+    _assert_nothing_left(guest)
 
 
 @needs_xdp
 def test_kernel_that_cannot_pass_bound_xdp_sockets_is_named(guest: Guest) -> None:
-    release = guest.check("uname", "-r")
-    major, minor = map(int, re.findall(r"\d+", release)[:2])
-    if (major, minor) >= (6, 4):
-        pytest.skip(f"Linux {release} lets a process map the bound sockets of another one")
+    if linux(guest) >= PASSES_XDP:
+        pytest.skip("this Linux lets a process map the bound sockets of another one")
     with configured(guest, "--device", f"xdp:{DATA.name}"), agent(guest):
         done = guest.run(*POWERLESS, *lonely_rank())
     assert done.code != 0, str(done)

@@ -91,7 +91,8 @@ def ssh_session(guest: Guest, folder: Path) -> Iterator[None]:
     key, public = _make_key(folder)
     guest.write("/root/.ssh/authorized_keys", public + "\n")
     guest.check("sh", "-c", "chmod go= /root /root/.ssh /root/.ssh/*")
-    serve = f"dropbearkey -t ed25519 -f {KEYS} && exec dropbear -F -E -s -r {KEYS} -p {SSH_PORT}"
+    make = f"rm -f {KEYS} && dropbearkey -t ed25519 -f {KEYS}"
+    serve = f"{make} && exec dropbear -F -E -s -r {KEYS} -p {SSH_PORT}"
     server = guest.start("sh", "-c", serve)
     client = _log_in(guest, key)
     lines, ends = [0], threading.Event()
