@@ -56,7 +56,7 @@ def refusal(guest: Guest, device: str, *prefix: str, more: str = "") -> str:
 def test_valid_configuration_is_accepted(given: Guest) -> None:
     """The reference: each other test changes one thing."""
     said = start(given, DATA.pci_id)
-    assert "NCCL WARN" not in said and "1 of 2 ranks did not come" in said
+    assert "NCCL WARN" not in said and "rank 1 of 2 did not connect" in said
 
 
 def test_nic_bound_to_kernel_driver_declines(given: Guest) -> None:

@@ -13,9 +13,10 @@ from guest import DATA, TEST_S, Guest
 
 pytestmark = pytest.mark.timeout(TEST_S)
 
-# Odd sizes, so that chunks and references end anywhere.
-SIZES = ("-b", "8", "-e", "1M", "-f", "37", "-n", "2", "-w", "1")
-LEAST = 3 * sum(8 * 37**i for i in range(4))  # an all_reduce of two sends each byte once
+# Chunks and references end anywhere. Each message is half of a size: HARP copies those of at most
+# 32 KiB.
+SIZES = ("-b", "70004", "-e", "1M", "-f", "2", "-n", "2", "-w", "1")
+LEAST = 3 * sum(70004 * 2**i for i in range(4))  # an all_reduce of two sends each byte once
 
 
 def check_sums(reduced: Reduced) -> int:
