@@ -20,6 +20,7 @@
 #define STALL_ALONE 1000000000ull
 #define STALL_ROUTES 300000000ull      /* the same, if another NIC may reach the peer */
 #define STALL_MOST 2000000000ull       /* ns; a pause of the peer may make the RTO much longer */
+#define SILENCE_MIN 300000000ull       /* ns without a segment, after which probes are unanswered */
 #define REPORT_TIME (2 * HARP_TICK_NS) /* ns: a doubt of a flow makes the others probe */
 #define PORT_TIME 1000000000ull        /* ns without an answer, before another port is tried */
 enum { EPOCHS_LEAST = 2 }; /* reopening attempts; before that, the stack's user timeout decides */
@@ -73,13 +74,16 @@ static enum health health_of(const struct link_flow *flow, uint64_t now)
     return HEALTH_DEAD; /* its connection has ended; a new one must take its place */
   }
   harp_flow_view(flow->tcp, &view);
-  if (view.unacked == 0 || view.send_window == 0) {
-    /* A peer that is only slow to receive answers probes. */
-    return view.probes >= SILENT_PROBES ? HEALTH_DEAD : HEALTH_GOOD;
-  }
   /* A pause of this process does not count (tcp_account_pause). Answers may have stayed unread
    * during it, so a short time must follow it. */
-  uint64_t since = larger(view.last_progress, harp_instance_resumed(flow->instance));
+  uint64_t resumed = harp_instance_resumed(flow->instance);
+  if (view.unacked == 0 || view.send_window == 0) {
+    /* A peer that is only slow to receive answers probes, on a busy host after a while. */
+    bool silent = view.probes >= SILENT_PROBES &&
+                  now - view.last_receive > bounded(flow, SILENCE_MIN) && now - resumed > STALL_MIN;
+    return silent ? HEALTH_DEAD : HEALTH_GOOD;
+  }
+  uint64_t since = larger(view.last_progress, resumed);
   uint64_t rto = view.rto_us * NS_PER_US;
   uint64_t stuck = now - since;
   uint64_t stall_limit = bounded(flow, larger(4 * rto, STALL_MIN));

@@ -114,6 +114,29 @@ def test_long_round_trip_does_not_delay_replacement(join: Join) -> None:
         running.ends_well()
 
 
+@pytest.mark.slow
+@over("join,", ("wire",))
+def test_short_stops_of_slow_receiver_do_not_replace_flow(join: Join) -> None:
+    """Its window is full, and it answers late, as on a busy host."""
+    joint = join(flows=1)
+    with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        link.move()
+        sender.start("send", link.sends, 12, 4 << 20, 20000)
+        for _ in range(12):
+            receiver.signal(signal.SIGSTOP)
+            time.sleep(0.15)
+            receiver.signal(signal.SIGCONT)
+            time.sleep(0.05)
+        receiver.start("receive", link.receives, 12, 4 << 20, 20000)
+        link.finish(20)
+        (process,) = joint.sites[0].published()
+        assert process.totals["tcp_window_probes"] > 0
+        assert process.totals["flows_replaced"] == 0
+
+
 @pytest.mark.skipif(not FULL, reason="a machine that stands still for a second fails it")
 @over("join,", ("wire",))
 def test_flow_is_replaced_within_short_timeout(join: Join) -> None:
