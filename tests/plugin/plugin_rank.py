@@ -164,13 +164,16 @@ class Rank:
     def connect_all(
         self, handles: list[str], timeout: float = 10, device: int = 0, pause: float = 0.0002
     ) -> list[dict[str, Any]]:
-        """Connects all handles at once, in turns. Each attempt has a copy of its handle."""
+        """Connects all handles at once, in turns, and tries each at least once. Each attempt has a
+        copy of its handle."""
         texts = [bytes.fromhex(handle) + CANARY for handle in handles]
         scratches = [ctypes.create_string_buffer(text, len(text)) for text in texts]
         outcomes: list[dict[str, Any]] = [{"comm": None, "tries": 0} for _ in handles]
         left = list(zip(scratches, outcomes))
         began = time.monotonic()
-        while left and time.monotonic() - began < timeout:
+        first = True
+        while left and (first or time.monotonic() - began < timeout):
+            first = False
             for scratch, outcome in left:
                 comm = self.plugin.connect(scratch, device)
                 outcome["tries"] += 1
