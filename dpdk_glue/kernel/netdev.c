@@ -51,6 +51,18 @@ static ssize_t ask(const void *request, size_t size, void *reply)
   return rc;
 }
 
+/* attribute: IFLA_XDP. */
+static bool has_program(const struct rtattr *attribute)
+{
+  int left = (int)RTA_PAYLOAD(attribute);
+  for (const struct rtattr *at = RTA_DATA(attribute); RTA_OK(at, left); at = RTA_NEXT(at, left)) {
+    if (at->rta_type == IFLA_XDP_ATTACHED) {
+      return *(const uint8_t *)RTA_DATA(at) != XDP_ATTACHED_NONE;
+    }
+  }
+  return false;
+}
+
 static void read_link_attribute(const struct rtattr *attribute, struct harp_netdev *device)
 {
   const void *data = RTA_DATA(attribute);
@@ -62,6 +74,7 @@ static void read_link_attribute(const struct rtattr *attribute, struct harp_netd
     break;
   case IFLA_MTU: memcpy(&device->mtu, data, sizeof(device->mtu)); break;
   case IFLA_GSO_MAX_SIZE: memcpy(&device->gso_max, data, sizeof(device->gso_max)); break;
+  case IFLA_XDP: device->program = has_program(attribute); break;
   default: break;
   }
 }
@@ -97,6 +110,13 @@ static int read_link(struct harp_netdev *device, int *hardware)
     device->gso_max = GSO_LEGACY_MAX;
   }
   return 0;
+}
+
+bool harp_netdev_lacks_program(int index)
+{
+  struct harp_netdev device = {.index = index};
+  int hardware;
+  return read_link(&device, &hardware) == 0 && !device.program;
 }
 
 static uint8_t prefix_length(uint32_t mask) { return (uint8_t)__builtin_popcount(mask); }

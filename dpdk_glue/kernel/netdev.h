@@ -15,6 +15,7 @@ struct harp_netdev {
   bool up;      /* IFF_UP: enabled by the administrator */
   bool carrier; /* IFF_RUNNING: the link works */
   bool bond;    /* IFF_MASTER: it has other interfaces below it */
+  bool program; /* an XDP program is attached */
   uint8_t mac[6];
   uint32_t mtu;
   uint32_t gso_max; /* larger or equal frames are segmented in software, bytes */
@@ -48,6 +49,8 @@ void harp_netdev_describe(const struct harp_netdev *device, const struct harp_po
  * number. */
 unsigned harp_netdev_find_flux(const struct harp_netdev *device, int *others, unsigned max);
 
+/* Whether the kernel says that no XDP program is attached to the interface. */
+bool harp_netdev_lacks_program(int index);
 /* The number of queues on which the interface may deliver a frame; 1 if the driver does not say. */
 unsigned harp_netdev_queues(const char *name);
 /* Opens a socket for the calls below. It stays in this network namespace, whichever process has

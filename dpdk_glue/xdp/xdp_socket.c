@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dpdk_glue/xdp/xdp_socket.h"
 #include "dpdk_glue/descriptor.h"
+#include "dpdk_glue/kernel/netdev.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 enum {
   BUSY_TRIES = 100,     /* of bind, while the queue is busy */
+  LEFT_TRIES = 1000,    /* the same, while the interface has no XDP program */
   BUSY_PAUSE_US = 5000, /* between two tries */
 };
 
@@ -202,12 +204,17 @@ static int try_bind(const struct xdp_socket *xsk, const struct xdp_socket *first
   return bind(xsk->fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0;
 }
 
-/* The kernel frees a queue a moment after the socket of an earlier process was closed. */
+/* The kernel frees a queue some time after the socket of an earlier process was closed: it waits
+ * for its lock of all changes of interfaces. The program of that process is detached before, and a
+ * process that is alive has one. */
 static int try_while_busy(const struct xdp_socket *xsk, const struct xdp_socket *first, int ifindex,
                           unsigned queue, uint16_t flags)
 {
   int rc = try_bind(xsk, first, ifindex, queue, flags);
-  for (int i = 0; i < BUSY_TRIES && rc == -EBUSY; i++) {
+  for (int i = 0; i < LEFT_TRIES && rc == -EBUSY; i++) {
+    if (i >= BUSY_TRIES && !harp_netdev_lacks_program(ifindex)) {
+      break;
+    }
     usleep(BUSY_PAUSE_US);
     rc = try_bind(xsk, first, ifindex, queue, flags);
   }

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +43,23 @@ from tools.hosts.lab import Host
 from tools.hosts.ranks import wait_until
 
 pytestmark = needs_xdp
+
+
+# Has a queue for a while without an XDP program, as the kernel after the end of a process.
+HAS_QUEUE = """
+import ctypes, mmap, socket, struct, time
+SOL_XDP, RX_RING, UMEM_REG, FILL_RING, COMPLETION_RING, COPY = 283, 2, 4, 5, 6, 2
+xsk = socket.socket(44, socket.SOCK_RAW)
+memory = mmap.mmap(-1, 1 << 20)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+xsk.setsockopt(SOL_XDP, UMEM_REG, struct.pack("=QQIIII", address, 1 << 20, 4096, 0, 0, 0))
+for ring in (FILL_RING, COMPLETION_RING, RX_RING):
+    xsk.setsockopt(SOL_XDP, ring, struct.pack("=I", 64))
+where = struct.pack("=HHIII", 44, COPY, socket.if_nametoindex("eth0"), 0, 0)
+assert ctypes.CDLL(None).bind(xsk.fileno(), where, len(where)) == 0
+print("bound", flush=True)
+time.sleep(1.5)
+"""
 
 
 @pytest.fixture
@@ -285,6 +303,16 @@ def test_second_process_gets_a_packet_port(probe: Make, hosts: Hosts) -> None:
     first.do("close")
     third = opened(probe, host, own=False)
     assert "xdp eth0" in third.info["summary"]
+
+
+def test_queue_of_an_ended_process_is_awaited(probe: Make, hosts: Hosts) -> None:
+    """The kernel frees it late on a busy host. No XDP program says that a process is alive."""
+    host = hosts("veth-1500")[0]
+    ended = host.popen([sys.executable, "-c", HAS_QUEUE], stdout=subprocess.PIPE)
+    assert ended.stdout and ended.stdout.readline() == "bound\n"
+    port = opened(probe, host, own=False)
+    assert "xdp eth0" in port.info["summary"]
+    assert ended.wait(20) == 0
 
 
 @BOTH_SENDERS
