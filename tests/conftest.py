@@ -2,12 +2,20 @@
 """Fixtures of the packet-level tests, also where the package is not installed, and the marks
 quick_cases and torch."""
 
-import importlib.util
+import importlib.metadata
 from collections import Counter
 
 import pytest
 
 pytest_plugins = ["harp.testing.plugin"]
+
+
+def _has_torch() -> bool:
+    """pip writes the list of files last."""
+    try:
+        return bool(importlib.metadata.distribution("torch").files)
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 NO_TORCH = pytest.mark.skip(reason="no PyTorch here: .venv/bin/pip install torch")
@@ -18,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the other cases of a test with quick_cases(N) slow. The sanitizers still run them.
     Skips the tests marked torch where it is not installed."""
     cases: Counter[str] = Counter()
-    no_torch = importlib.util.find_spec("torch") is None
+    no_torch = not _has_torch()
     for item in items:
         if no_torch and item.get_closest_marker("torch"):
             item.add_marker(NO_TORCH)

@@ -52,12 +52,12 @@ static ssize_t ask(const void *request, size_t size, void *reply)
 }
 
 /* attribute: IFLA_XDP. */
-static bool has_program(const struct rtattr *attribute)
+static bool lacks_program(const struct rtattr *attribute)
 {
   int left = (int)RTA_PAYLOAD(attribute);
   for (const struct rtattr *at = RTA_DATA(attribute); RTA_OK(at, left); at = RTA_NEXT(at, left)) {
     if (at->rta_type == IFLA_XDP_ATTACHED) {
-      return *(const uint8_t *)RTA_DATA(at) != XDP_ATTACHED_NONE;
+      return *(const uint8_t *)RTA_DATA(at) == XDP_ATTACHED_NONE;
     }
   }
   return false;
@@ -74,7 +74,7 @@ static void read_link_attribute(const struct rtattr *attribute, struct harp_netd
     break;
   case IFLA_MTU: memcpy(&device->mtu, data, sizeof(device->mtu)); break;
   case IFLA_GSO_MAX_SIZE: memcpy(&device->gso_max, data, sizeof(device->gso_max)); break;
-  case IFLA_XDP: device->program = has_program(attribute); break;
+  case IFLA_XDP: device->no_program = lacks_program(attribute); break;
   default: break;
   }
 }
@@ -116,7 +116,7 @@ bool harp_netdev_lacks_program(int index)
 {
   struct harp_netdev device = {.index = index};
   int hardware;
-  return read_link(&device, &hardware) == 0 && !device.program;
+  return read_link(&device, &hardware) == 0 && device.no_program;
 }
 
 static uint8_t prefix_length(uint32_t mask) { return (uint8_t)__builtin_popcount(mask); }

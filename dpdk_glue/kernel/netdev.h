@@ -12,10 +12,10 @@
 
 struct harp_netdev {
   int index;
-  bool up;      /* IFF_UP: enabled by the administrator */
-  bool carrier; /* IFF_RUNNING: the link works */
-  bool bond;    /* IFF_MASTER: it has other interfaces below it */
-  bool program; /* an XDP program is attached */
+  bool up;         /* IFF_UP: enabled by the administrator */
+  bool carrier;    /* IFF_RUNNING: the link works */
+  bool bond;       /* IFF_MASTER: it has other interfaces below it */
+  bool no_program; /* the kernel says that no XDP program is attached */
   uint8_t mac[6];
   uint32_t mtu;
   uint32_t gso_max; /* larger or equal frames are segmented in software, bytes */

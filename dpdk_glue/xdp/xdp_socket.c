@@ -8,12 +8,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
-  BUSY_TRIES = 100,     /* of bind, while the queue is busy */
-  LEFT_TRIES = 1000,    /* the same, while the interface has no XDP program */
-  BUSY_PAUSE_US = 5000, /* between two tries */
+  BUSY_MS = 500,         /* wait for a queue that is busy */
+  LEFT_MS = 5000,        /* the same, while the interface has no XDP program */
+  BUSY_PAUSE_US = 5000,  /* between two tries */
+  LATE_PAUSE_US = 50000, /* the same, after BUSY_MS */
 };
 
 /* --- Memory --- */
@@ -204,27 +206,34 @@ static int try_bind(const struct xdp_socket *xsk, const struct xdp_socket *first
   return bind(xsk->fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0;
 }
 
-/* The kernel frees a queue some time after the socket of an earlier process was closed: it waits
- * for its lock of all changes of interfaces. The program of that process is detached before, and a
- * process that is alive has one. */
-static int try_while_busy(const struct xdp_socket *xsk, const struct xdp_socket *first, int ifindex,
-                          unsigned queue, uint16_t flags)
+static int64_t now_ms(void)
 {
-  int rc = try_bind(xsk, first, ifindex, queue, flags);
-  for (int i = 0; i < LEFT_TRIES && rc == -EBUSY; i++) {
-    if (i >= BUSY_TRIES && !harp_netdev_lacks_program(ifindex)) {
-      break;
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
+}
+
+/* The kernel frees the queue of a closed socket later, under the RTNL lock. It detaches the program
+ * of an ended process first. A HARP process that is alive has a program attached. */
+static int try_while_busy(const struct xdp_socket *xsk, const struct xdp_socket *first, int ifindex,
+                          unsigned queue, uint16_t flags, int wait_ms)
+{
+  int64_t began = now_ms();
+  for (;;) {
+    int rc = try_bind(xsk, first, ifindex, queue, flags);
+    int64_t waited = now_ms() - began;
+    bool late = waited >= BUSY_MS;
+    if (rc != -EBUSY || waited >= wait_ms || (late && !harp_netdev_lacks_program(ifindex))) {
+      return rc;
     }
-    usleep(BUSY_PAUSE_US);
-    rc = try_bind(xsk, first, ifindex, queue, flags);
+    usleep(late ? LATE_PAUSE_US : BUSY_PAUSE_US); /* each try takes the lock, too */
   }
-  return rc;
 }
 
 /* Tries the ways from the fastest on. Frames of several buffers need Linux 6.6, and in zero-copy
  * mode a driver that knows them. */
 static int bind_best(struct xdp_socket *xsk, const struct xdp_socket *first, int ifindex,
-                     unsigned queue, enum xdp_mode mode)
+                     unsigned queue, enum xdp_mode mode, int wait_ms)
 {
   static const struct {
     enum xdp_mode mode;
@@ -240,7 +249,7 @@ static int bind_best(struct xdp_socket *xsk, const struct xdp_socket *first, int
     if (mode != XDP_MODE_AUTO && mode != ways[i].mode) {
       continue;
     }
-    rc = try_while_busy(xsk, first, ifindex, queue, ways[i].flags);
+    rc = try_while_busy(xsk, first, ifindex, queue, ways[i].flags, wait_ms);
     if (rc == 0) {
       xsk->several = first ? first->several : ways[i].flags & XDP_USE_SG;
       return 0;
@@ -284,7 +293,8 @@ int harp_xdp_socket_open(struct xdp_socket *xsk, struct xdp_umem *umem,
   }
   give_chunks(xsk, umem, queue);
   *step = "bind a socket to a queue";
-  rc = bind_best(xsk, first, ifindex, queue, mode);
+  /* The agent, which opens sockets for another process, must not keep others waiting. */
+  rc = bind_best(xsk, first, ifindex, queue, mode, umem->file < 0 ? LEFT_MS : BUSY_MS);
   if (rc == 0) {
     read_mode(xsk);
   }

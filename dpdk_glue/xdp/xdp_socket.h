@@ -91,7 +91,8 @@ void harp_xdp_umem_free(struct xdp_umem *umem);
 /*
  * Opens the socket of a queue of the interface. The first socket of a UMEM registers it; the others
  * share it (first: the first socket, NULL: this is it). 0, or a negative errno; *step names the
- * call that failed.
+ * call that failed. It waits for 0.5 s if another process has the queue, and for up to 5 s if that
+ * process has ended, because the kernel may free the queue late.
  */
 int harp_xdp_socket_open(struct xdp_socket *socket, struct xdp_umem *umem,
                          const struct xdp_socket *first, int ifindex, unsigned queue,

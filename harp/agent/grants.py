@@ -243,17 +243,17 @@ class Grants:
             os.replace(fresh, self.file)
 
 
-def _is_of_this_boot(record: dict[str, Any]) -> bool:
-    """Records of older releases do not tell, and count as such of this boot."""
-    return "boot" not in record or record["boot"] == sysfs.boot()
+def _is_of_this_boot(record: dict[str, Any], boot: str) -> bool:
+    """Also if the record does not tell, or if this boot's id cannot be read ("")."""
+    return not boot or record.get("boot", "") in ("", boot)
 
 
 def _read(file: Path) -> list[Grant]:
     """The grants in a file. Raises ValueError with the remedy if it cannot be read."""
     try:
-        records = json.loads(file.read_text())
-        return [_from_json(record) for record in records if _is_of_this_boot(record)]
-    except (OSError, ValueError, KeyError, TypeError) as wrong:
+        records, boot = json.loads(file.read_text()), sysfs.boot()
+        return [_from_json(record) for record in records if _is_of_this_boot(record, boot)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
         raise ValueError(
             f"{file}: not a table of grants ({wrong!r}); end the jobs with HARP on this host and "
             "remove the file"

@@ -20,7 +20,7 @@
 #define STALL_ALONE 1000000000ull
 #define STALL_ROUTES 300000000ull      /* the same, if another NIC may reach the peer */
 #define STALL_MOST 2000000000ull       /* ns; a pause of the peer may make the RTO much longer */
-#define SILENCE_MIN 300000000ull       /* ns without a segment, after which probes are unanswered */
+#define SILENCE_MIN 300000000ull       /* ns without a segment before probes count as unanswered */
 #define REPORT_TIME (2 * HARP_TICK_NS) /* ns: a doubt of a flow makes the others probe */
 #define PORT_TIME 1000000000ull        /* ns without an answer, before another port is tried */
 enum { EPOCHS_LEAST = 2 }; /* reopening attempts; before that, the stack's user timeout decides */
@@ -74,8 +74,8 @@ static enum health health_of(const struct link_flow *flow, uint64_t now)
     return HEALTH_DEAD; /* its connection has ended; a new one must take its place */
   }
   harp_flow_view(flow->tcp, &view);
-  /* A pause of this process does not count (tcp_account_pause). Answers may have stayed unread
-   * during it, so a short time must follow it. */
+  /* The stack leaves pauses of this process out of its times (tcp_account_pause). Answers may still
+   * be unread after a pause, or on their way, so a short time must pass. */
   uint64_t resumed = harp_instance_resumed(flow->instance);
   if (view.unacked == 0 || view.send_window == 0) {
     /* A peer that is only slow to receive answers probes, on a busy host after a while. */
@@ -88,7 +88,7 @@ static enum health health_of(const struct link_flow *flow, uint64_t now)
   uint64_t stuck = now - since;
   uint64_t stall_limit = bounded(flow, larger(4 * rto, STALL_MIN));
   bool alone = now - view.last_progress > bounded(flow, alone_limit(flow, rto));
-  if ((alone && stuck > STALL_MIN) ||
+  if ((alone && stuck > larger(STALL_MIN, 2 * view.min_rtt_us * NS_PER_US)) ||
       (stuck > stall_limit && peer_sent_since(flow, since + stall_limit / 2))) {
     return HEALTH_DEAD;
   }

@@ -125,11 +125,11 @@ def test_short_stops_of_slow_receiver_do_not_replace_flow(join: Join) -> None:
         link = connect(sender, receiver)
         link.move()
         sender.start("send", link.sends, 12, 4 << 20, 20000)
-        for _ in range(12):
+        for _ in range(10):
             receiver.signal(signal.SIGSTOP)
-            time.sleep(0.15)
+            time.sleep(0.1)
             receiver.signal(signal.SIGCONT)
-            time.sleep(0.05)
+            time.sleep(0.15)
         receiver.start("receive", link.receives, 12, 4 << 20, 20000)
         link.finish(20)
         (process,) = joint.sites[0].published()
