@@ -91,6 +91,7 @@ struct side {
   unsigned polling;                  /* the queues that are polled now, a bit each */
   bool wants_end;                    /* end the process after all its roles are closed */
   uint64_t paused_until, away_until; /* ns: pauses of the process and of its caller */
+  uint64_t away_since;               /* ns: the begin of the caller's last pause */
   uint64_t poll_at[HOST_QUEUES], held_until[HOST_QUEUES];
   uint64_t call_at, thread_at;
   uint64_t off_until[HOST_NICS]; /* ns: the frames of a NIC are lost until then */

@@ -222,8 +222,11 @@ static bool side_step(const char *name, const uint64_t *numbers)
     side->paused_until = HARP_MAX(side->paused_until, world.now) + ns;
     world_disturb(ns, "a process paused for too long");
   } else if (strcmp(name, "away") == 0) {
-    side->away_until = HARP_MAX(side->away_until, world.now) + ns;
-    if (side->away_until > world.now + ABANDONED) {
+    if (side->away_until <= world.now) {
+      side->away_since = side->away_until = world.now;
+    }
+    side->away_until += ns;
+    if (side->away_until > side->away_since + ABANDONED) {
       excuse_opening("its caller was away for so long that it seems to have given up");
     }
   } else if (strcmp(name, "hold") == 0) {

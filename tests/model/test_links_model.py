@@ -25,6 +25,9 @@ SENDS = "open 0 0; time 1000; recv 0 2; send 0 60000; send 0 100; time 999000"
 # What was once wrong, reduced; and outages of NICs.
 KNOWN = {
     "connect is called again late": "flows=1; open 0 0; time 40; away 0 6000000",
+    "connect is not called again for long": (
+        "flows=1; open 0 0; time 20; away 0 6000000; away 0 6000000; time 9000000; away 0 6000000"
+    ),
     "a flow ends while another holds the message": (
         "flows=2 instances=2,2 seed=1; open 0 0; time 1000; send 0 100; time 1000; close 0 0; "
         "hold 1 1 200; recv 0 1"
