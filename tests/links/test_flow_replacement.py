@@ -125,11 +125,12 @@ def test_short_stops_of_slow_receiver_do_not_replace_flow(join: Join) -> None:
         link = connect(sender, receiver)
         link.move()
         sender.start("send", link.sends, 12, 4 << 20, 20000)
-        for _ in range(10):
+        for _ in range(4):
+            time.sleep(0.03)  # the first probes come soon after the window has closed
             receiver.signal(signal.SIGSTOP)
-            time.sleep(0.1)
+            time.sleep(0.2)
             receiver.signal(signal.SIGCONT)
-            time.sleep(0.15)
+            time.sleep(0.2)
         receiver.start("receive", link.receives, 12, 4 << 20, 20000)
         link.finish(20)
         (process,) = joint.sites[0].published()
