@@ -9,9 +9,9 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "dpdk_glue/clock.h"
 #include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 
@@ -32,16 +32,9 @@ void harp_agent_init(struct harp_agent *agent)
 
 void harp_agent_close(const struct harp_agent *agent) { harp_descriptor_close(agent->fd); }
 
-static int64_t now_ms(void)
-{
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
-}
-
 static void begin(struct harp_agent *agent, int timeout_ms)
 {
-  agent->deadline_ms = now_ms() + timeout_ms;
+  agent->deadline_ms = harp_monotonic_ms() + timeout_ms;
 }
 
 /* Bounds the next step by the end of the exchange. A socket with a timeout ignores SA_RESTART, and
@@ -49,7 +42,7 @@ static void begin(struct harp_agent *agent, int timeout_ms)
  * the end. This process may have been stopped since then, and its reply may be there. */
 static bool may_wait(const struct harp_agent *agent)
 {
-  int64_t left = agent->deadline_ms - now_ms();
+  int64_t left = agent->deadline_ms - harp_monotonic_ms();
   if (left <= 0) {
     return false;
   }
@@ -239,7 +232,7 @@ static bool is_lost(int rc)
 static int exchange_again(struct harp_agent *agent, const char *request,
                           struct harp_agent_reply *reply, int *fds)
 {
-  if (now_ms() < agent->silent_until_ms) {
+  if (harp_monotonic_ms() < agent->silent_until_ms) {
     return -ETIMEDOUT;
   }
   begin(agent, LISTEN_MS);
@@ -249,7 +242,7 @@ static int exchange_again(struct harp_agent *agent, const char *request,
     rc = rc < 0 ? rc : exchange(agent, request, reply, fds);
   }
   if (rc == -ETIMEDOUT) {
-    agent->silent_until_ms = now_ms() + SILENT_MS;
+    agent->silent_until_ms = harp_monotonic_ms() + SILENT_MS;
   }
   return is_lost(rc) ? -ETIMEDOUT : rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dpdk_glue/xdp/xdp_socket.h"
+#include "dpdk_glue/clock.h"
 #include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/kernel/netdev.h"
 
@@ -8,7 +9,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -206,22 +206,15 @@ static int try_bind(const struct xdp_socket *xsk, const struct xdp_socket *first
   return bind(xsk->fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0;
 }
 
-static int64_t now_ms(void)
-{
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
-}
-
 /* The kernel frees the queue of a closed socket later, under the RTNL lock. It detaches the program
  * of an ended process first. A HARP process that is alive has a program attached. */
 static int try_while_busy(const struct xdp_socket *xsk, const struct xdp_socket *first, int ifindex,
                           unsigned queue, uint16_t flags, int wait_ms)
 {
-  int64_t began = now_ms();
+  int64_t began = harp_monotonic_ms();
   for (;;) {
     int rc = try_bind(xsk, first, ifindex, queue, flags);
-    int64_t waited = now_ms() - began;
+    int64_t waited = harp_monotonic_ms() - began;
     bool late = waited >= BUSY_MS;
     if (rc != -EBUSY || waited >= wait_ms || (late && !harp_netdev_lacks_program(ifindex))) {
       return rc;
