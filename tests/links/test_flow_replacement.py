@@ -7,11 +7,12 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from jobs import FULL, over
-from ranks import START_S, Rank, connect, wait_until
+from ranks import START_S, Link, Rank, connect, wait_until
 
 from harp.observe.statfile import Process
 from tools.hosts.jobs import Joint, all_reduce, job
@@ -28,6 +29,17 @@ PAUSES = 12  # three are usual: half of ALONE_S passes between two
 TIMEOUT_MS = 3000
 SLACK_S = 2.4  # for a busy machine; a second try would end after another TIMEOUT_MS
 ENDLESS = 10_000_000
+
+
+@contextmanager
+def linked(joint: Joint) -> Iterator[tuple[Rank, Rank, Link]]:
+    """A sender, a receiver, and a link between them that has moved a message."""
+    with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        link.move()
+        yield sender, receiver, link
 
 
 @pytest.mark.slow
@@ -106,9 +118,12 @@ def test_long_round_trip_does_not_delay_replacement(join: Join) -> None:
     with job(joint.sites, joint.host, all_reduce("4M", 60, 1)) as running:
         running.grows(0)
         joint.impair("delay_us=1000000,side=tx")
-        late = lambda: (now := running.sending(0)[0]).rto_us > 1_000_000 and now  # noqa: E731
-        flow = wait_until(late, START_S, "the RTO stays short", running.ranks)
-        joint.blackhole(flow, "both")
+
+        def has_long_rto() -> bool:
+            return running.sending(0)[0].rto_us > 1_000_000
+
+        wait_until(has_long_rto, START_S, "the RTO stays short", running.ranks)
+        joint.blackhole(running.sending(0)[0], "both")
         # Eight RTO last 8 s or more.
         assert running.await_count(0, "flows_replaced", 1) < MOST_S + SLACK_S
         running.ends_well()
@@ -119,11 +134,7 @@ def test_long_round_trip_does_not_delay_replacement(join: Join) -> None:
 def test_short_stops_of_slow_receiver_do_not_replace_flow(join: Join) -> None:
     """Its window is full, and it answers late, as on a busy host."""
     joint = join(flows=1)
-    with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
-        sender.init()
-        receiver.init()
-        link = connect(sender, receiver)
-        link.move()
+    with linked(joint) as (sender, receiver, link):
         sender.start("send", link.sends, 12, 4 << 20, 20000)
         for _ in range(4):
             time.sleep(0.03)  # the first probes come soon after the window has closed
@@ -205,11 +216,7 @@ def test_replaced_flow_to_slow_receiver_keeps_received_data(join: Join) -> None:
     """Data received on the old connection but not read yet is not sent again: it moves to the new
     one."""
     joint = join(flows=1)
-    with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
-        sender.init()
-        receiver.init()
-        link = connect(sender, receiver)
-        link.move()
+    with linked(joint) as (sender, receiver, link):
         sender.start("send", link.sends, 24, 2 << 20, 20000)
 
         def seen() -> Process:
@@ -239,11 +246,7 @@ def test_slow_receiver_does_not_replace_flows(join: Join, flows: int) -> None:
         (process,) = joint.sites[1].published()
         return int(process.totals["tcp_memory_drops"])
 
-    with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
-        sender.init()
-        receiver.init()
-        link = connect(sender, receiver)
-        link.move()
+    with linked(joint) as (sender, receiver, link):
         sender.start("send", link.sends, 12, 4 << 20, 20000)
         time.sleep(5 if FULL else 2.5)
         if flows == 16:

@@ -171,9 +171,7 @@ class Rank:
         outcomes: list[dict[str, Any]] = [{"comm": None, "tries": 0} for _ in handles]
         left = list(zip(scratches, outcomes))
         began = time.monotonic()
-        first = True
-        while left and (first or time.monotonic() - began < timeout):
-            first = False
+        while left:
             for scratch, outcome in left:
                 comm = self.plugin.connect(scratch, device)
                 outcome["tries"] += 1
@@ -183,6 +181,8 @@ class Rank:
             left = [(scratch, outcome) for scratch, outcome in left if not outcome["comm"]]
             if left:
                 time.sleep(pause)
+            if time.monotonic() - began >= timeout:
+                break
         if any(not scratch.raw.endswith(CANARY) for scratch in scratches):
             raise AssertionError("connect wrote beyond the handle")
         return outcomes
