@@ -60,7 +60,9 @@ def in_pod() -> tuple[str, ...]:
 
 
 def about_host(found: dict[str, list[str]]) -> list[str]:
-    return [line for line in found["fault"] if not line.startswith(("plugin", "devices"))]
+    """The faults, but those of the build and of other tests' ranks, which doctor finds as well."""
+    others = ("plugin", "devices", "ranks")
+    return [line for line in found["fault"] if not line.startswith(others)]
 
 
 def has(texts: list[str], part: str) -> bool:
