@@ -68,6 +68,9 @@ class Site:
             **inherited,
             "HARP_CONF_DIR": str(self.folder),
             "HARP_RUN_DIR": str(self.run_folder),
+            # Python loses the end of a long line in a pipe if its streams are unbuffered and a
+            # signal interrupts the write.
+            "PYTHONUNBUFFERED": "",
             **self.environment,
         }
 
