@@ -243,13 +243,6 @@ def test_fsdp_must_restart_at_its_checkpoint_and_end_alike() -> None:
         assert said in str(fsdp.problem(unbroken, broken, 4))
 
 
-def test_fsdp_worker_may_have_ended_before_it_is_killed() -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    agent = SimpleNamespace(printed=[json.dumps({"step": 2, "pid": ended.pid})])
-    fsdp.kill_at(cast(Any, agent), 2)
-
-
 @pytest.mark.slow
 @pytest.mark.torch
 def test_fsdp_job_survives_the_loss_of_a_rank() -> None:

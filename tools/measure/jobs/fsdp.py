@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -24,28 +23,26 @@ Record = dict[str, Any]
 
 
 def kill_at(agent: TorchRank, step: int) -> None:
-    """Kills the worker of an agent once it has taken this step. A worker that has ended meanwhile
-    is not killed; `problem` says so."""
+    """Kills the worker of an agent, which waits after this step."""
 
     def taken() -> Optional[Record]:
-        return next((one for one in lab_hosts.told(agent) if one["step"] >= step), None)
+        return next((one for one in lab_hosts.told(agent) if one["step"] == step), None)
 
     record = wait_until(taken, STEP_S, f"no step {step}", [agent])
-    with suppress(ProcessLookupError):
-        os.kill(record["pid"], signal.SIGKILL)
+    os.kill(record["pid"], signal.SIGKILL)
 
 
-def train(lab: Lab, folder: Path, steps: int, kill_step: Optional[int]) -> list[Record]:
+def train(lab: Lab, folder: Path, steps: int, kill_step: int) -> list[Record]:
     """Runs the job to its end. Returns the records of the last host's worker. kill_step: kill this
-    worker after that step."""
+    worker after that step, if it is not 0."""
     hosts = len(lab.hosts)
     places = sites(folder, lab, hosts)
     saved = folder / "checkpoints"
     saved.mkdir()
     addresses = ",".join(host.address for host in lab.hosts)
-    args = (addresses, lab_hosts.PROGRAMS / "sharded.py", saved, steps)
+    args = (addresses, lab_hosts.PROGRAMS / "sharded.py", saved, steps, kill_step)
     with torch_job(places, lab_hosts.PROGRAMS / "elastic.py", *args) as agents:
-        if kill_step is not None:
+        if kill_step:
             kill_at(agents[-1], kill_step)
         end_well(agents, lab_hosts.JOB_LIMIT_S)
         return lab_hosts.told(agents[-1])
@@ -89,7 +86,7 @@ def fsdp(wire: str, hosts: int, steps: int, json_path: Optional[Path]) -> None:
     lab_hosts.require("torch")
     found: list[list[Record]] = []
     with lab_hosts.failures_told(), Lab(hosts=hosts, wire=wire) as lab:
-        for kill_step in (None, steps // 2):
+        for kill_step in (0, steps // 2):
             with tempfile.TemporaryDirectory() as folder:
                 found.append(train(lab, Path(folder), steps, kill_step))
     print(f"FSDP over HARP, {hosts} hosts, {lab.wire.name}, {steps} steps\n")

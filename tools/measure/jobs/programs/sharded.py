@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker of tools/jobs fsdp. Usage: sharded.py FOLDER STEPS
+"""One worker of tools/jobs fsdp. Usage: sharded.py FOLDER STEPS WAIT
 
 Trains a transformer whose parameters and optimizer state FSDP splits over the ranks. A checkpoint
 follows each step, and training begins at the last whole one. Each rank prints a record for each
-step: rank, pid, step, attempt, and the mean loss of the ranks.
+step: rank, pid, step, attempt, and the mean loss of the ranks. The last rank waits after step WAIT
+of the first attempt to be killed. 0: no rank waits.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -31,7 +33,8 @@ def whole_checkpoints(folder: Path) -> list[int]:
 
 
 def main() -> None:
-    folder, steps = Path(sys.argv[1]), int(sys.argv[2])
+    folder, steps, wait = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     dist.init_process_group("harp")
     rank = dist.get_rank()
     torch.manual_seed(1)
@@ -59,9 +62,10 @@ def main() -> None:
         model_state, optimizer_state = get_state_dict(task.model, optimizer)
         state = {"model": model_state, "optimizer": optimizer_state}
         checkpoint.save(state, checkpoint_id=folder / str(step))
-        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
         print(json.dumps({"rank": rank, "pid": os.getpid(), "step": step, "attempt": attempt,
                           "loss": float(mean)}), flush=True)  # fmt: skip
+        if step == wait and attempt == 0 and rank == dist.get_world_size() - 1:
+            signal.pause()
     dist.barrier()
     dist.destroy_process_group()
 
