@@ -13,10 +13,14 @@ from tools.hosts.ranks import Site
 def write_remote_shell(path: Path, sites: Mapping[str, Site]) -> Path:
     """Writes the script. Usage: PATH ADDRESS WORD..., as of ssh without options. It starts the
     command with the configuration of the site at the address, and fails as ssh for another
-    address."""
+    address. Temporary files are in the site's folder, as if each host had a /tmp of its own."""
     lines = ["#!/bin/sh", "address=$1; shift", 'case "$address" in']
     for address, site in sites.items():
-        settings = [f"HARP_CONF_DIR={site.folder}", f"HARP_RUN_DIR={site.run_folder}"]
+        settings = [
+            f"HARP_CONF_DIR={site.folder}",
+            f"HARP_RUN_DIR={site.run_folder}",
+            f"TMPDIR={site.folder}",
+        ]
         command = shlex.join(site.command(["env", *settings, "sh", "-c"]))
         lines.append(f'{address}) exec {command} "$*";;')
     refusal = 'echo "ssh: connect to host $address port 22: No route to host" >&2; exit 255'
