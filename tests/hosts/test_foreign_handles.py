@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 import secrets
 import socket
 import struct
@@ -193,8 +194,12 @@ def moved(peer: Rank, address: str, port: int) -> str:
 def test_connect_to_unused_address_times_out(rank: Rank, peer: Rank) -> None:
     code, warning = refused(rank, moved(peer, "10.77.0.77", 5000), TIMEOUT_MS + SLACK_MS)
     assert code == REMOTE_ERROR
-    assert "the link to 10.77.0.77:5000 failed: flow 0: Connection timed out" in warning
-    assert f"did not answer within timeout_ms ({TIMEOUT_MS}): is its process stopped" in warning
+    limit = rf"timeout_ms \({TIMEOUT_MS}\): is"
+    flow = (
+        f"flow 0: Connection timed out; the peer did not answer within {limit} its process stopped"
+    )
+    link = f"0 of 1 flows are open after {limit} the peer's process alive"  # on a busy machine
+    assert re.search(f"the link to 10.77.0.77:5000 failed: ({flow}|{link})", warning), warning
 
 
 def test_connect_without_arp_reply_is_ehostunreach(lab: Lab, tmp_path: Path, peer: Rank) -> None:

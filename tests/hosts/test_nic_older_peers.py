@@ -40,7 +40,10 @@ current, greeting, data, source = None, b"", b"", None
 while True:
     ready, _, _ = select.select([sys.stdin, listener] + ([current] if current else []), [], [])
     if current in ready:
-        got = current.recv(1 << 16)
+        try:
+            got = current.recv(1 << 16)
+        except ConnectionResetError: # the peer replaces the connection
+            got = b""
         if not got:
             current = None
         elif len(greeting) < 80:

@@ -40,6 +40,7 @@ SEED = 7
 TIMEOUT_MS = 3000  # long enough for a busy machine
 BY_NAME = {fault.name: fault for fault in FAULTS}
 NEEDS_XDP = pytest.mark.skipif(not has_xdp(), reason="this build has no XDP (no clang)")
+STEP, ITERATION = "64K", 64  # messages of this size that a rank receives in an all_reduce of 4 MiB
 SERIES_S = int(os.environ.get("HARP_TEST_SERIES_S") or 3)
 
 Run = Callable[..., Outcome]
@@ -174,8 +175,15 @@ def test_unexpected_outcome_is_detected(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["config-removed", "kill"])
 def test_injected_wrong_byte_is_detected(trial: Run, name: str) -> None:
-    """A wrong byte is detected with any end of the job."""
-    outcome = trial(replace(BY_NAME[name], args=("--step", "64K")), inject_wrong=True)
+    """A wrong byte is detected with any end of the job that comes after it."""
+    fault = BY_NAME[name]
+
+    def strike(trial: Trial) -> None:
+        trial.job.await_messages(2 * ITERATION)
+        fault.strike(trial)
+
+    later = replace(fault, args=("--step", STEP), strike=strike)
+    outcome = trial(later, inject_wrong=True)
     assert (outcome.kind, outcome.expected) == (WRONG, False)
 
 
