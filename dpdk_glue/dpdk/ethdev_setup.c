@@ -32,6 +32,10 @@ enum {
   LINK_WAIT_MS = 9000,             /* for a NIC to negotiate its speed */
   VIRTIO_KEEPS = 4,  /* virtio's tx_free_thresh must be this much below the ring size */
   VIRTIO_LEAST = 32, /* fewest descriptors of a virtio ring */
+  VIRTIO_MOST = 32768,
+  NIC_RING = 1024, /* descriptors; a NIC drops the frames that do not fit */
+  RING_LEAST = 64,
+  RING_BYTES = 5 << 18, /* of the buffers of a software device's ring */
 };
 
 static bool driver_is(const struct rte_eth_dev_info *info, const char *name)
@@ -47,6 +51,20 @@ static bool vhost_segments(const struct ethdev_port *ethdev, const struct rte_et
 
 /* A software peer waits for room; a NIC drops. */
 static bool is_nic(const struct ethdev_port *ethdev) { return ethdev->spec.pci; }
+
+/* The length of the rings. The ring of a software device takes its buffers in turn. A short one
+ * keeps them in the nearest cache. room: bytes of a buffer. */
+static uint16_t ring_length(const struct ethdev_port *ethdev, unsigned room)
+{
+  if (ethdev->spec.descriptors || is_nic(ethdev)) {
+    return (uint16_t)(ethdev->spec.descriptors ? ethdev->spec.descriptors : NIC_RING);
+  }
+  unsigned length = RING_LEAST;
+  while (2 * length * room <= RING_BYTES) {
+    length *= 2;
+  }
+  return (uint16_t)length;
+}
 
 static int failed(const struct ethdev_port *ethdev, int code, const char *what, char *error)
 {
@@ -227,15 +245,17 @@ static int make_buffers(struct ethdev_port *ethdev, unsigned room, char *error)
 
 /* virtio's driver frees sent buffers only when more than ring size - tx_free_thresh of them are
  * finished. The highest threshold that it accepts returns references soonest. The device alone
- * decides the ring's size; the setup of a larger ring fails with -EINVAL. */
+ * decides the ring's size; a higher threshold fails with -EINVAL. */
 static int set_up_virtio_tx(struct ethdev_port *ethdev, uint16_t q, unsigned socket,
                             struct rte_eth_txconf *conf)
 {
+  uint16_t ring = VIRTIO_MOST;
   int rc;
-  for (;; ethdev->tx_descriptors /= 2) {
-    conf->tx_free_thresh = (uint16_t)(ethdev->tx_descriptors - VIRTIO_KEEPS);
+  for (;; ring /= 2) {
+    ethdev->tx_descriptors = RTE_MIN(ethdev->tx_descriptors, ring);
+    conf->tx_free_thresh = ring - VIRTIO_KEEPS;
     rc = rte_eth_tx_queue_setup(ethdev->id, q, ethdev->tx_descriptors, socket, conf);
-    if (rc != -EINVAL || ethdev->tx_descriptors <= VIRTIO_LEAST) {
+    if (rc != -EINVAL || ring <= VIRTIO_LEAST) {
       break;
     }
   }
@@ -446,14 +466,13 @@ int harp_ethdev_configure(struct ethdev_port *ethdev, char *error)
   ethdev->reach = reach_of(ethdev, &info);
   ethdev->segments_most = RTE_MIN(
       info.tx_desc_lim.nb_seg_max ? info.tx_desc_lim.nb_seg_max : UINT16_MAX, ETHDEV_SEGMENTS);
-  ethdev->rx_descriptors = ethdev->tx_descriptors = (uint16_t)ethdev->spec.descriptors;
-  rte_eth_dev_adjust_nb_rx_tx_desc(ethdev->id, &ethdev->rx_descriptors, &ethdev->tx_descriptors);
   unsigned room = RTE_ALIGN_CEIL(ethdev->port.info.mtu + FRAME_OVERHEAD, ROOM_UNIT);
-  if (ethdev->port.info.offloads & (HARP_OFFLOAD_LRO | HARP_OFFLOAD_TSO)) {
-    room = RTE_MAX(room, (unsigned)ROOM_LARGE);
-  }
+  bool large = ethdev->port.info.offloads & (HARP_OFFLOAD_LRO | HARP_OFFLOAD_TSO);
+  room = RTE_MAX(room, (unsigned)(large ? ROOM_LARGE : ROOM_LEAST));
+  ethdev->rx_descriptors = ethdev->tx_descriptors = ring_length(ethdev, room);
+  rte_eth_dev_adjust_nb_rx_tx_desc(ethdev->id, &ethdev->rx_descriptors, &ethdev->tx_descriptors);
   if (!ethdev->queues[0].large) {
-    rc = make_buffers(ethdev, RTE_MAX(room, (unsigned)ROOM_LEAST), error);
+    rc = make_buffers(ethdev, room, error);
   }
   if (rc == 0) {
     rc = choose_mac(ethdev, error);

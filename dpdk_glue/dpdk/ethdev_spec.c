@@ -129,7 +129,6 @@ int harp_ethdev_spec_parse(struct ethdev_spec *spec, const char *text, char *err
       .lro = true,
       .rss = true,
       .reference = true,
-      .descriptors = 1024,
   };
   char copy[320], *rest = copy;
   if (snprintf(copy, sizeof(copy), "%s", text) >= (int)sizeof(copy)) {

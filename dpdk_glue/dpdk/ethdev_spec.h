@@ -22,7 +22,7 @@ struct ethdev_spec {
   /* Features to use if the device has them. */
   bool tx_checksum, rx_checksum, tso, lro, rss;
   bool reference;       /* send directly from the application's memory */
-  uint32_t descriptors; /* per ring */
+  uint32_t descriptors; /* per ring; 0: HARP chooses */
   uint32_t regions;     /* most extents of mapped memory; 0: as many as the device takes */
 };
 
