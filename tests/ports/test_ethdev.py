@@ -29,6 +29,7 @@ from port_probe import (
 A, B = "10.1.0.1", "10.1.0.2"
 TX_CHECKSUM, TSO, RX_CHECKSUM, LRO = 1, 2, 4, 8
 PLAIN = ";tx_checksum=0;rx_checksum=0"
+WAITING = 64  # frames that the port keeps beside the ring
 LINK_UP_S = 15.0  # seconds for a device to appear on a busy machine
 
 Make = Callable[..., Probe]
@@ -166,6 +167,20 @@ def test_tso_and_lro_segments_cross_whole(large: Link) -> None:
 def test_tso_can_be_switched_off(link: Callable[..., Link]) -> None:
     joined = link(more_virtio=",mrg_rxbuf=1", more_vhost=",tso=1", options=";tso=0")
     assert not joined.vhost.info["offloads"] & TSO and joined.vhost.info["max_frame"] == 1514
+
+
+@pytest.mark.parametrize("options,ring", [("", 128), (";descriptors=64", 64)])
+def test_ring_of_long_frames_is_short(link: Callable[..., Link], options: str, ring: int) -> None:
+    """The buffers of the device's whole ring of 256 would leave the nearest cache."""
+    joined = link(options=PLAIN + options, mtu=9000)
+    for sender, _ in joined.both_ways():
+        sent = 0
+        with pytest.raises(PortError) as full:
+            while sent < 5000:
+                sender.send(frame(bytes(8000)))
+                sent += 1
+        assert full.value.number == errno.EAGAIN
+        assert ring <= sent <= ring + WAITING
 
 
 def test_full_ring_refuses_and_loses_nothing(link: Callable[..., Link]) -> None:
