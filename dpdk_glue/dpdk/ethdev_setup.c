@@ -52,8 +52,8 @@ static bool vhost_segments(const struct ethdev_port *ethdev, const struct rte_et
 /* A software peer waits for room; a NIC drops. */
 static bool is_nic(const struct ethdev_port *ethdev) { return ethdev->spec.pci; }
 
-/* The length of the rings. The ring of a software device takes its buffers in turn. A short one
- * keeps them in the nearest cache. room: bytes of a buffer. */
+/* The length of the rings. Frames use the buffers of a software device's ring in turn, so those of
+ * a long ring are in no core's own cache. room: bytes of a buffer. */
 static uint16_t ring_length(const struct ethdev_port *ethdev, unsigned room)
 {
   if (ethdev->spec.descriptors || is_nic(ethdev)) {
@@ -224,7 +224,10 @@ static int make_buffers(struct ethdev_port *ethdev, unsigned room, char *error)
 {
   for (unsigned q = 0; q < ethdev->queue_count; q++) {
     struct ethdev_queue *queue = &ethdev->queues[q];
-    unsigned large = ethdev->rx_descriptors + ethdev->tx_descriptors + SPARE;
+    /* A driver may fill the device's whole ring, and other pollers hold the frames handed over. */
+    unsigned rings = (unsigned)ethdev->rx_descriptors + ethdev->tx_descriptors;
+    unsigned large = RTE_MAX(rings, (unsigned)NIC_RING) + SPARE +
+                     (ethdev->queue_count > 1 ? ETHDEV_HANDED : 0);
     queue->large = make_pool(ethdev, q, "l", large, room);
     queue->small = make_pool(ethdev, q, "s", 2 * ethdev->tx_descriptors + SPARE, ETHDEV_SMALL);
     if (ethdev->queue_count > 1) {
@@ -258,6 +261,9 @@ static int set_up_virtio_tx(struct ethdev_port *ethdev, uint16_t q, unsigned soc
     if (rc != -EINVAL || ring <= VIRTIO_LEAST) {
       break;
     }
+  }
+  if (rc == 0) {
+    harp_eal_forget_complaint(); /* of thresholds that were too high */
   }
   /* The receive ring has the same size, and must not ask for more. */
   ethdev->rx_descriptors = RTE_MIN(ethdev->rx_descriptors, ethdev->tx_descriptors);

@@ -171,7 +171,7 @@ def test_tso_can_be_switched_off(link: Callable[..., Link]) -> None:
 
 @pytest.mark.parametrize("options,ring", [("", 128), (";descriptors=64", 64)])
 def test_ring_of_long_frames_is_short(link: Callable[..., Link], options: str, ring: int) -> None:
-    """The buffers of the device's whole ring of 256 would leave the nearest cache."""
+    """HARP uses a part of the device's ring, here of 256."""
     joined = link(options=PLAIN + options, mtu=9000)
     for sender, _ in joined.both_ways():
         sent = 0

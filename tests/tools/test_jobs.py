@@ -199,7 +199,7 @@ def test_mpiruns_remote_shell_keeps_spaces(tmp_path: Path) -> None:
     script = write_remote_shell(tmp_path / "agent", {"10.0.0.1": site})
     args = [str(script), "10.0.0.1", 'echo "$HARP_CONF_DIR"', "$HARP_RUN_DIR", "$TMPDIR"]
     done = subprocess.run(args, capture_output=True, text=True, timeout=60)
-    assert done.stdout == f"{site.folder} {site.run_folder} {site.folder}\n", done.stderr
+    assert done.stdout == f"{site.folder} {site.run_folder} {site.folder}/tmp\n", done.stderr
 
 
 def test_synthetic_reads_the_figure_of_the_right_job() -> None:

@@ -69,6 +69,7 @@ def test_job_outlives_a_link_that_goes_down(nic: Guest, tmp_path: Path) -> None:
     reduced = reduce_together(nic, tmp_path, (*SIZES, "-n", "40"))
     done = nic.wait(amid)
     assert done.code == 0, str(done)
+    assert reduced.counters["tcp_retransmits"] > 0, "the link was not down during the job"
     assert_zero_copy(reduced)
 
 

@@ -83,8 +83,8 @@ AVX2 static uint64_t sum_avx2(uint8_t *to, const uint8_t *from, size_t length)
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2"); }
 
 /* A mask selects the last bytes. Masked bytes are neither read nor written. The other loads have no
- * mask: processors fetch ahead for these only, and memory beyond the caches is four times as fast.
- */
+ * mask: AMD's processors fetch ahead for these only, and memory beyond the caches is four times as
+ * fast. */
 AVX512 LOOP avx512_loop(uint8_t *to, const uint8_t *from, size_t length)
 {
   __m512i a = _mm512_setzero_si512(), b = a;
