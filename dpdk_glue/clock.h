@@ -5,12 +5,14 @@
 #include <stdint.h>
 #include <time.h>
 
-/* CLOCK_MONOTONIC, milliseconds. */
-static inline int64_t harp_monotonic_ms(void)
+/* CLOCK_MONOTONIC. */
+static inline uint64_t harp_monotonic_ns(void)
 {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
+
+static inline int64_t harp_monotonic_ms(void) { return (int64_t)(harp_monotonic_ns() / 1000000); }
 
 #endif

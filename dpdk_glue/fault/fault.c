@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dpdk_glue/clock.h"
 #include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/fault/fault_hold.h"
@@ -63,13 +64,6 @@ struct fault_port {
 };
 
 static struct fault_port *fault_of(struct harp_port *port) { return (struct fault_port *)port; }
-
-static uint64_t now_ns(void)
-{
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 /* The control file's text overrides parts of the device's spec. A missing file restores the
  * device's spec. A file with an error changes nothing, because there is no way to report the
@@ -185,7 +179,7 @@ static int fault_transmit(struct harp_port *port, unsigned queue, const struct h
 {
   struct fault_port *fault = fault_of(port);
   struct fault_queue *own = &fault->queues[queue];
-  uint64_t now = now_ns();
+  uint64_t now = harp_monotonic_ns();
   look_at_control(fault, own, now);
   send_due(fault, queue, now);
   if (!concerns(fault, &own->spec, FAULT_TX, frame->iov[0].iov_base, frame->iov[0].iov_len)) {
@@ -208,7 +202,7 @@ static int fault_transmit(struct harp_port *port, unsigned queue, const struct h
 static void fault_flush(struct harp_port *port, unsigned queue)
 {
   struct fault_port *fault = fault_of(port);
-  uint64_t now = now_ns();
+  uint64_t now = harp_monotonic_ns();
   send_due(fault, queue, now);
   harp_fault_let_go(&fault->queues[queue].held, now);
   fault->inner->ops->flush(fault->inner, queue);
@@ -287,7 +281,7 @@ static int fault_receive(struct harp_port *port, unsigned queue, const struct ha
 {
   struct fault_port *fault = fault_of(port);
   struct fault_queue *own = &fault->queues[queue];
-  uint64_t now = now_ns();
+  uint64_t now = harp_monotonic_ns();
   look_at_control(fault, own, now);
   send_due(fault, queue, now);
   free_delivered(own);
@@ -331,7 +325,7 @@ static int fault_arm(struct harp_port *port, unsigned queue, bool asleep)
   struct fault_port *fault = fault_of(port);
   struct fault_queue *own = &fault->queues[queue];
   if (asleep) {
-    uint64_t now = now_ns();
+    uint64_t now = harp_monotonic_ns();
     uint64_t tx = harp_fault_next_due(&own->tx), rx = harp_fault_next_due(&own->rx);
     uint64_t next = tx < rx ? tx : rx, held = harp_fault_held_until(&own->held);
     next = held && held < next ? held : next;
@@ -395,8 +389,9 @@ static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeou
 {
   struct fault_port *fault = fault_of(port);
   struct fault_held *held = &fault->queues[queue].held;
-  uint64_t end = now_ns() + timeout_us * UINT64_C(1000);
-  for (uint64_t until; (until = harp_fault_held_until(held)); harp_fault_let_go(held, now_ns())) {
+  uint64_t end = harp_monotonic_ns() + timeout_us * UINT64_C(1000);
+  for (uint64_t until; (until = harp_fault_held_until(held));
+       harp_fault_let_go(held, harp_monotonic_ns())) {
     if (until > end) {
       return -ETIMEDOUT;
     }
