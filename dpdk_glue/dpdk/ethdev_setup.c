@@ -56,8 +56,11 @@ static bool is_nic(const struct ethdev_port *ethdev) { return ethdev->spec.pci; 
  * a long ring are in no core's own cache. room: bytes of a buffer. */
 static uint16_t ring_length(const struct ethdev_port *ethdev, unsigned room)
 {
-  if (ethdev->spec.descriptors || is_nic(ethdev)) {
-    return (uint16_t)(ethdev->spec.descriptors ? ethdev->spec.descriptors : NIC_RING);
+  if (ethdev->spec.descriptors) {
+    return (uint16_t)ethdev->spec.descriptors;
+  }
+  if (is_nic(ethdev)) {
+    return NIC_RING;
   }
   unsigned length = RING_LEAST;
   while (2 * length * room <= RING_BYTES) {

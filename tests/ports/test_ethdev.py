@@ -99,6 +99,17 @@ def open_both(
     return Link(virtio, vhost, socket)
 
 
+def send_until_full(sender: Probe, payload: Callable[[int], bytes]) -> int:
+    """Sends frames with the payloads of 0, 1, ... until the port refuses one. Returns how many."""
+    sent = 0
+    with pytest.raises(PortError) as full:
+        while sent < 5000:
+            sender.send(frame(payload(sent)))
+            sent += 1
+    assert full.value.number == errno.EAGAIN
+    return sent
+
+
 @pytest.fixture
 def link(probe: Make, tmp_path: Path) -> Callable[..., Link]:
     def make(**how: object) -> Link:
@@ -174,25 +185,14 @@ def test_ring_of_long_frames_is_short(link: Callable[..., Link], options: str, r
     """HARP uses a part of the device's ring, here of 256."""
     joined = link(options=PLAIN + options, mtu=9000)
     for sender, _ in joined.both_ways():
-        sent = 0
-        with pytest.raises(PortError) as full:
-            while sent < 5000:
-                sender.send(frame(bytes(8000)))
-                sent += 1
-        assert full.value.number == errno.EAGAIN
-        assert ring <= sent <= ring + WAITING
+        assert ring <= send_until_full(sender, lambda _: bytes(8000)) <= ring + WAITING
 
 
 def test_full_ring_refuses_and_loses_nothing(link: Callable[..., Link]) -> None:
     """No frame is lost while the other side waits: the port refuses frames beyond the ring."""
     joined = link(options=PLAIN)
     for sender, receiver in joined.both_ways():
-        sent = 0
-        with pytest.raises(PortError) as full:
-            while sent < 5000:
-                sender.send(frame(sent.to_bytes(4, "big") * 300))
-                sent += 1
-        assert full.value.number == errno.EAGAIN
+        sent = send_until_full(sender, lambda number: number.to_bytes(4, "big") * 300)
         assert sender.count()["full"] == 1
         got: list[Received] = []
         while len(got) < sent:
