@@ -40,9 +40,24 @@ exit $code
 """
 
 
+RECEIVED = f"/sys/class/net/{DATA.name}/statistics/rx_bytes"
+# Runs $1 when 4 MB of a job's data have come.
+AMID = f"""
+enough=$(( $(cat {RECEIVED}) + 4000000 ))
+for i in $(seq 3000); do [ $(cat {RECEIVED}) -gt $enough ] && break; sleep 0.1; done
+[ $(cat {RECEIVED}) -gt $enough ] && eval "$1"
+"""
+
+
 def linux(guest: Guest) -> tuple[int, ...]:
     """The first two numbers of the guest's kernel."""
     return tuple(map(int, re.findall(r"\d+", guest.check("uname", "-r"))[:2]))
+
+
+def has_zero_copy(guest: Guest) -> bool:
+    """Whether the guest's NIC has AF_XDP's zero-copy mode. virtio-net has it since Linux 6.14, if
+    the device uses the kernel's DMA API. That is the case behind an IOMMU."""
+    return guest.iommu and linux(guest) >= (6, 14)
 
 
 @contextmanager

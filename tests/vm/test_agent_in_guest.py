@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from dpdk_guest import configured, linux, lonely_rank, needs_xdp, reduce_together
+from dpdk_guest import AMID, RECEIVED, configured, linux, lonely_rank, needs_xdp, reduce_together
 from guest import DATA, TEST_S, Guest
 from test_xdp_in_guest import KILLED, kernels_talk, program, ssh_session
 
@@ -21,14 +21,8 @@ KILL = f"kill -9 $(cat {PID})"
 POWERLESS = ("setpriv", "--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all",
              "env", f"HARP_AGENT={SOCKET}")  # fmt: skip
 
-RECEIVED = f"/sys/class/net/{DATA.name}/statistics/rx_bytes"
-# Kills the agent when 4 MB of a job's data have come: the job has all of its sockets then. Prints
-# the bytes that had come.
-KILL_LATER = f"""
-enough=$(( $(cat {RECEIVED}) + 4000000 ))
-for i in $(seq 3000); do [ $(cat {RECEIVED}) -gt $enough ] && break; sleep 0.1; done
-{KILL} && cat {RECEIVED}
-"""
+# Run amid a job, which has all of its sockets then. Prints the bytes that had come.
+KILL_AND_TELL = f"{KILL} && cat {RECEIVED}"
 PACKET_SOCKETS = "tail -n +2 /proc/net/packet | wc -l"
 PASSES_XDP = (6, 4)  # Linux: a process maps the bound AF_XDP sockets of another one
 SIZES = ("-b", "1M", "-e", "1M", "-w", "1")
@@ -63,7 +57,7 @@ def test_job_outlives_killed_agent(guest: Guest, tmp_path: Path, scheme: str) ->
     if scheme == "xdp":
         _check_passes_xdp(guest)
     with configured(guest, "--device", f"{scheme}:{DATA.name}"), agent(guest), kernels_talk(guest):
-        killed = guest.start("sh", "-c", KILL_LATER)
+        killed = guest.start("sh", "-c", AMID, "sh", KILL_AND_TELL)
         reduced = reduce_together(guest, tmp_path, (*SIZES, "-n", "40"), prefix=POWERLESS)
         done = guest.wait(killed)
         received = int(guest.read(RECEIVED))

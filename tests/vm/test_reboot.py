@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from dpdk_guest import (
     LOGGING,
+    RECEIVED,
     all_reduce,
     configured,
     guest_rank,
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.timeout(TEST_S)
 
 # Waits for the rank's statistics file. sync writes the files of the rank to the disk, too.
 RUNS = f"until ls {RUN_DIR}/*.stat; do sleep 0.2; done; sync"
-RECEIVED = f"/sys/class/net/{DATA.name}/statistics/rx_bytes"
 RECEIVES = f'until [ "$(cat {RECEIVED})" -gt 4000000 ]; do sleep 0.2; done; {RUNS}'
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dpdk_guest import configured, linux, lonely_rank, needs_xdp, reduce_together
+from dpdk_guest import configured, has_zero_copy, lonely_rank, needs_xdp, reduce_together
 from guest import DATA, TEST_S, Guest
 
 from tools.measure.kernel_talk import ECHO, PORT, TALK
@@ -23,9 +23,6 @@ from tools.measure.kernel_talk import ECHO, PORT, TALK
 pytestmark = [pytest.mark.timeout(TEST_S), needs_xdp]
 
 DEVICE = ("--device", f"xdp:{DATA.name}")
-# Linux: virtio-net has AF_XDP's zero-copy mode, if the device uses the kernel's DMA API. That is
-# the case behind an IOMMU.
-ZERO_COPY = (6, 14)
 
 # Starts the command, waits until its XDP program is attached, and kills it.
 KILLED = f"""
@@ -135,8 +132,7 @@ def test_all_reduce_over_xdp_device(guest: Guest, tmp_path: Path) -> None:
     assert f"xdp {DATA.name}, {DATA.address}/24 (the kernel's)" in reduced.said
     sockets = reduced.counters["xdp_sockets"]
     assert sockets >= 1
-    zero_copy = guest.iommu and linux(guest) >= ZERO_COPY
-    assert reduced.counters["xdp_zero_copy"] == (sockets if zero_copy else 0)
+    assert reduced.counters["xdp_zero_copy"] == (sockets if has_zero_copy(guest) else 0)
     assert reduced.counters["xdp_invalid_descriptors"] == 0
     assert program(guest) == ""
 

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""xdp devices in zero-copy mode: the guest's NIC reads and writes HARP's buffers.
-
-Linux's virtio-net has this mode if the device uses the kernel's DMA API, as it does behind an
-IOMMU. The default kernel of ./tools/test --vm is older.
-"""
+"""xdp devices in zero-copy mode: the guest's NIC reads and writes HARP's buffers. The default
+kernel of ./tools/test --vm is too old for it."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from dpdk_guest import (
+    AMID,
     KEEPING,
     LOGGING,
     RUN_DIR,
@@ -19,30 +17,23 @@ from dpdk_guest import (
     all_reduce,
     configured,
     guest_rank,
+    has_zero_copy,
     host_rank,
-    linux,
     needs_xdp,
     reduce_together,
 )
 from guest import DATA, TEST_S, Guest
-from test_xdp_in_guest import ZERO_COPY, kernels_talk, program
+from test_xdp_in_guest import kernels_talk, program
 
 pytestmark = [pytest.mark.timeout(TEST_S), needs_xdp]
 
 SIZES = ("-b", "1M", "-e", "1M", "-w", "1")
-RECEIVED = f"/sys/class/net/{DATA.name}/statistics/rx_bytes"
-# Runs $1 when 4 MB of a job's data have come.
-AMID = f"""
-enough=$(( $(cat {RECEIVED}) + 4000000 ))
-for i in $(seq 3000); do [ $(cat {RECEIVED}) -gt $enough ] && break; sleep 0.1; done
-[ $(cat {RECEIVED}) -gt $enough ] && eval "$1"
-"""
 
 
 @pytest.fixture
 def nic(guest: Guest) -> Iterator[Guest]:
     """The guest, with a device that insists on zero-copy mode."""
-    if not guest.iommu or linux(guest) < ZERO_COPY:
+    if not has_zero_copy(guest):
         pytest.skip("the guest's NIC has no zero-copy mode")
     with configured(guest, "--device", f"xdp:{DATA.name},mode=zerocopy"):
         yield guest
